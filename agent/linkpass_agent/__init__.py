@@ -1,0 +1,1 @@
+"""The host agent: sees, judges, shares, decides and acts for one host."""

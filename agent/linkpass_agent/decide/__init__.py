@@ -1,0 +1,1 @@
+"""Plans from verdicts. Pure: a plan is a value that can be printed."""

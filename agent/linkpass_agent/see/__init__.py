@@ -1,0 +1,1 @@
+"""Sources: they turn the outside world into observations. Nothing here judges."""

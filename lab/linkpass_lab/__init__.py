@@ -1,0 +1,1 @@
+"""The fault-injection lab: fabrics out of namespaces and guests, faults, traffic, scenarios."""

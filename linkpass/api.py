@@ -1,0 +1,132 @@
+"""The agent's socket, as pydantic models: what each answer and request holds. Server and client share them.
+
+All ages and times left are seconds. `at` is the agent's monotonic clock, `time` is Unix time.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Model(BaseModel):
+    """Answers are read-only; unknown fields of a newer agent are kept out of the way."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PortView(Model):
+    """One local port."""
+
+    name: str
+    rail: str
+    state: str
+    cause: str
+    since: float = Field(description="seconds in this state")
+    flaps: int
+    last_flap: float | None = Field(description="seconds since it last went down")
+    held_for: float | None = Field(description="seconds of hold-down left")
+    drained: str | None = Field(description="the operator's reason, while drained")
+    carrier: bool | None
+    mtu: int | None
+    addresses: list[str]
+
+
+class PathView(Model):
+    """One path to a peer."""
+
+    peer: str
+    rail: str
+    port: str
+    state: str
+    cause: str
+    since: float
+    flaps: int
+    held_for: float | None
+    local: str
+    remote: str
+    probe: str
+    rtt_ms: float | None
+    in_use: bool = Field(description="the kernel forwards over it now")
+
+
+class PeerView(Model):
+    """One peer host, as its own record tells."""
+
+    host: str
+    address: str | None = Field(description="management address and port")
+    state: str = Field(description="connected, silent or never-seen")
+    heard: float | None = Field(description="seconds since its last message")
+    incarnation: int
+    version: int
+    addresses: list[str]
+    ports: dict[str, str] = Field(description="rail -> state")
+
+
+class StepView(Model):
+    """One change of a plan."""
+
+    destination: str
+    peer: str
+    before: list[str]
+    after: list[str]
+    cause: str
+
+
+class PlanView(Model):
+    """What would be done now, and what guards refuse."""
+
+    steps: list[StepView]
+    refused: list[str]
+
+
+class EventView(Model):
+    """One event."""
+
+    seq: int
+    at: float
+    time: float
+    kind: str
+    subject: str
+    text: str
+    cause: str
+    data: dict[str, str | int | float | bool | None]
+
+
+class StatusView(Model):
+    """The host at a glance."""
+
+    host: str
+    version: str
+    mode: str
+    health: str = Field(description="ok or degraded")
+    problems: list[str]
+    uptime: float
+    incarnation: int
+    ports_up: int
+    ports: int
+    paths_up: int
+    paths: int
+    peers_connected: int
+    peers: int
+    dropped: dict[str, int] = Field(description="network input that was refused, by reason")
+
+
+class DrainRequest(Model):
+    """Take a port out of service."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: str = Field(min_length=1, max_length=500)
+    dry_run: bool = False
+
+
+class DrainAnswer(Model):
+    """What a drain or undrain did, or would do."""
+
+    port: str
+    done: bool
+    text: str
+    plan: PlanView
+
+
+class Problem(Model):
+    """Any error answer."""
+
+    error: str

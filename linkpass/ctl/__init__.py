@@ -1,0 +1,1 @@
+"""linkpassctl: a file per verb."""

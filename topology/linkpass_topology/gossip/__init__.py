@@ -1,0 +1,1 @@
+"""How host records travel between agents."""
