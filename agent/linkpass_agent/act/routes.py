@@ -1,0 +1,270 @@
+"""The first actuator: a host route for each peer's address, over a group of next-hop objects, one per usable path.
+
+Our routes lie over those that others made (a better metric); undoing ours brings theirs back. Taking a path out of
+a route is one message, a group replace. The kernel itself drops a device's next hops when its carrier goes, and the
+groups and routes that had only those; `lost_device` and `verify` keep our picture true to that.
+"""
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Protocol
+
+from linkpass.errors import KernelError
+from linkpass.model import Hop, Plan, Route, Step
+
+from . import rtnl
+from .ledger import Ledger, Made
+from .rtnl import KernelRoute, Message, NextHop
+
+# The kernel's answers to a next hop that can't be used now; the route does without it.
+HOP_ERRORS = frozenset({errno.ENETDOWN, errno.ENODEV, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL})
+
+
+class KernelDoor(Protocol):
+    """What the actuator needs of `rtnl.Rtnl`."""
+
+    def send(self, messages: Sequence[Message]) -> list[KernelError | None]: ...
+    def nexthops(self) -> list[NextHop]: ...
+    def routes(self) -> list[KernelRoute]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRule:
+    """Numbers that mark and place what is ours."""
+
+    metric: int
+    protocol: int
+    table: int
+    base: int  # first next-hop id that we may use
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one step. `hops` are those that the kernel took; `error` '' on success."""
+
+    step: Step
+    hops: tuple[Hop, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan whose object ids are set aside and written to the ledger."""
+
+    plan: Plan
+    group_ids: dict[str, int]
+
+
+class RouteActuator:
+    """Carries out plans: prepare, commit, undo."""
+
+    def __init__(
+        self, kernel: KernelDoor, ledger: Ledger, rule: RouteRule, interface_index: Callable[[str], int | None]
+    ) -> None:
+        self._kernel, self._ledger, self._rule, self._index = kernel, ledger, rule, interface_index
+        self._made = Made()
+        self._exists: set[tuple[str, str]] = set()  # next hops that the kernel has, as far as we know
+        self._current: dict[str, tuple[Hop, ...]] = {}
+
+    @property
+    def current(self) -> Mapping[str, tuple[Hop, ...]]:
+        """Destination -> next hops that the kernel has from us now."""
+        return self._current
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    def adopt(self, device_of: Callable[[int], str | None]) -> list[str]:
+        """Find what an earlier agent left: take over whole routes, remove the rest. Returns what was mended."""
+        self._made, complaint = self._ledger.load()
+        told = [complaint] if complaint else []
+        ours = {n.id: n for n in self._kernel.nexthops() if n.protocol == self._rule.protocol}
+        routes = [r for r in self._kernel.routes() if self._is_ours(r)]
+        hop_of = {
+            i: (device, n.gateway)
+            for i, n in ours.items()
+            if not n.members and (device := device_of(n.interface)) is not None
+        }
+        kept: set[int] = set()
+        made = Made()
+        for route in routes:
+            group = ours.get(route.nexthop)
+            hops = [(m, hop_of[m]) for m in group.members if m in hop_of] if group else []
+            if group is None or not hops:
+                self._kernel.send([self._delete_route(route.destination)])
+                told.append(f"removed a route to {route.destination} that had no next hop")
+                continue
+            made.groups[route.destination] = group.id
+            made.nexthops |= {hop: i for i, hop in hops}
+            kept |= {group.id, *(i for i, _ in hops)}
+            self._current[route.destination] = tuple(sorted(Hop(*hop) for _, hop in hops))
+        stray = [i for i in ours if i not in kept]
+        self._kernel.send([rtnl.delete_nexthop(i) for i in sorted(stray, key=lambda i: not ours[i].members)])
+        if stray:
+            told.append(f"removed {len(stray)} next-hop object(s) that no route used")
+        if self._current:
+            told.append(f"took over {len(self._current)} route(s) of an earlier agent")
+        self._made, self._exists = made, set(made.nexthops)
+        self._ledger.save(made)
+        return told
+
+    # -- prepare, commit, undo --------------------------------------------------------------------------------
+
+    def prepare(self, plan: Plan) -> Prepared:
+        """Set object ids aside and write them down. Changes nothing in the kernel."""
+        for step in plan.steps:
+            for hop in step.after:
+                self._made.nexthops.setdefault((hop.device, hop.via), 0)
+            self._made.groups.setdefault(step.route.destination, 0)
+        self._give_ids()
+        self._ledger.save(self._made)
+        return Prepared(plan, {s.route.destination: self._made.groups[s.route.destination] for s in plan.steps})
+
+    def commit(self, prepared: Prepared) -> list[Outcome]:
+        """Carry the steps out, each for itself. One that fails leaves its route as it was before."""
+        return [self._step(step) for step in prepared.plan.steps]
+
+    def undo(self, *, keep_stranded: bool) -> list[str]:
+        """Remove what we made. With `keep_stranded`, a route without a fallback in the kernel stays."""
+        kept: set[str] = set()
+        others = [r for r in self._kernel.routes() if not self._is_ours(r)]
+        for destination in list(self._current):
+            if keep_stranded and not any(_covers(r, destination) for r in others):
+                kept.add(destination)
+        gone = [d for d in self._made.groups if d not in kept]
+        self._kernel.send([self._delete_route(d) for d in gone if d in self._current])
+        self._kernel.send([rtnl.delete_nexthop(self._made.groups.pop(d)) for d in gone])
+        for destination in gone:
+            self._current.pop(destination, None)
+        self._sweep_unused()
+        if kept:
+            self._ledger.save(self._made)
+        else:
+            self._ledger.remove()
+        return sorted(kept)
+
+    def forget(self, destination: str) -> None:
+        """Remove the route to one destination."""
+        self._kernel.send([self._delete_route(destination)])
+        group = self._made.groups.pop(destination, None)
+        if group is not None:
+            self._kernel.send([rtnl.delete_nexthop(group)])
+        self._current.pop(destination, None)
+        self._sweep_unused()
+        self._ledger.save(self._made)
+
+    # -- keeping the picture true -----------------------------------------------------------------------------
+
+    def lost_device(self, device: str) -> None:
+        """The kernel dropped this device's next hops by itself, because its carrier or the device went."""
+        self._exists = {hop for hop in self._exists if hop[0] != device}
+        for destination, hops in list(self._current.items()):
+            left = tuple(h for h in hops if h.device != device)
+            if left != hops:
+                self._set_current(destination, left)
+
+    def verify(self, device_of: Callable[[int], str | None]) -> list[str]:
+        """Read the kernel's tables; returns destinations whose route isn't what we last made of it."""
+        objects = {n.id: n for n in self._kernel.nexthops() if n.protocol == self._rule.protocol}
+        hop_of = {
+            i: Hop(device, n.gateway)
+            for i, n in objects.items()
+            if not n.members and (device := device_of(n.interface)) is not None
+        }
+        self._exists = {hop for hop, i in self._made.nexthops.items() if i in hop_of and hop_of[i] == Hop(*hop)}
+        actual: dict[str, tuple[Hop, ...]] = {}
+        for route in self._kernel.routes():
+            group = objects.get(route.nexthop)
+            if self._is_ours(route) and group is not None:
+                actual[route.destination] = tuple(sorted(hop_of[m] for m in group.members if m in hop_of))
+        differ = [d for d in {*actual, *self._current} if actual.get(d, ()) != self._current.get(d, ())]
+        self._current = {d: hops for d, hops in actual.items() if hops}
+        return sorted(differ)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _step(self, step: Step) -> Outcome:
+        hops, error = self._ensure(step.route, step.after, fast=True)
+        if error:
+            hops, error = self._ensure(step.route, step.after, fast=False)
+        if error:
+            back, _ = self._ensure(step.route, step.before, fast=False) if step.before else ((), "")
+            self._set_current(step.route.destination, back)
+            return Outcome(step, back, error)
+        self._set_current(step.route.destination, hops)
+        return Outcome(step, hops)
+
+    def _ensure(self, route: Route, wanted: tuple[Hop, ...], *, fast: bool) -> tuple[tuple[Hop, ...], str]:
+        """Give `route` the hops `wanted`, as far as the kernel takes them. Returns those, or an error."""
+        usable, first_error = [], ""
+        for hop in wanted:
+            key = (hop.device, hop.via)
+            if fast and key in self._exists:
+                usable.append(hop)
+                continue
+            index = self._index(hop.device)
+            refusal = (
+                self._kernel.send([rtnl.set_nexthop(self._made.nexthops[key], index, hop.via, self._rule.protocol)])[
+                    0
+                ]
+                if index is not None
+                else KernelError(f"next hop via {hop.via} out of {hop.device}", errno.ENODEV)
+            )
+            if refusal is None:
+                self._exists.add(key)
+                usable.append(hop)
+            else:
+                first_error = first_error or str(refusal)
+                if refusal.errno not in HOP_ERRORS:
+                    return (), first_error
+        if not usable:
+            return (), first_error or "no next hop"
+        group = self._made.groups[route.destination]
+        messages = [
+            rtnl.set_group(group, [self._made.nexthops[h.device, h.via] for h in usable], self._rule.protocol)
+        ]
+        if not fast or route.destination not in self._current:
+            messages.append(
+                rtnl.set_route(
+                    route.destination, route.source, group, self._rule.table, self._rule.metric, self._rule.protocol
+                )
+            )
+        refused = next((e for e in self._kernel.send(messages) if e is not None), None)
+        return ((), str(refused)) if refused else (tuple(usable), "")
+
+    def _set_current(self, destination: str, hops: tuple[Hop, ...]) -> None:
+        if hops:
+            self._current[destination] = hops
+        else:
+            self._current.pop(destination, None)
+
+    def _give_ids(self) -> None:
+        used = {*self._made.nexthops.values(), *self._made.groups.values()}
+        free = self._rule.base
+        for table in (self._made.nexthops, self._made.groups):
+            for key, id_ in table.items():
+                if id_ == 0:
+                    while free in used:
+                        free += 1
+                    table[key] = free  # type: ignore[index]
+                    used.add(free)
+
+    def _sweep_unused(self) -> None:
+        used = {(h.device, h.via) for hops in self._current.values() for h in hops}
+        unused = [hop for hop in self._made.nexthops if hop not in used]
+        self._kernel.send([rtnl.delete_nexthop(self._made.nexthops.pop(hop)) for hop in unused])
+        self._exists -= set(unused)
+
+    def _is_ours(self, route: KernelRoute) -> bool:
+        rule = self._rule
+        return (route.protocol, route.table, route.metric) == (rule.protocol, rule.table, rule.metric)
+
+    def _delete_route(self, destination: str) -> Message:
+        return rtnl.delete_route(destination, self._rule.table, self._rule.metric, self._rule.protocol)
+
+
+def _covers(route: KernelRoute, destination: str) -> bool:
+    """Would `route` carry traffic to `destination`? A default route doesn't count as a way over the rails."""
+    net = ip_network(route.destination, strict=False)
+    return net.prefixlen > 0 and ip_address(destination) in net

@@ -1,0 +1,144 @@
+"""The state machine of one port: facts and time in, a verdict out.
+
+Down is believed at once. Up is believed late: a port that was down is HELD until its hold-down has run. Facts that
+could not be observed change nothing; a port of which nothing at all can be observed any more goes UNKNOWN, which the
+planner treats as usable, because losing sight of a port isn't a failure of the port.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from linkpass.model import Observation, PortState, Signal, Value, Verdict
+
+from .holddown import NEVER_FELL, HoldDown, HoldDownRule
+
+S = PortState
+
+# Every move that exists. DRAINED isn't here: a drain lies over the link's own state (see `Port.verdict`).
+MOVES: dict[PortState, frozenset[PortState]] = {
+    S.UNKNOWN: frozenset({S.UP, S.DOWN, S.ABSENT}),
+    S.UP: frozenset({S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),  # HELD: after an undrain
+    S.DOWN: frozenset({S.HELD, S.ABSENT}),
+    S.HELD: frozenset({S.UP, S.DOWN, S.ABSENT}),
+    S.ABSENT: frozenset({S.DOWN, S.HELD}),
+}
+
+# RFC 2863 ifOperStatus values (include/uapi/linux/if.h) in which a link with carrier still can't carry traffic.
+UNUSABLE_OPERSTATES = frozenset({"lowerlayerdown", "dormant", "testing", "notpresent"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the facts say of the link: `good` None when they don't tell."""
+
+    good: bool | None
+    present: bool
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port's facts and state. A value: `observe`, `tick`, `drain` and `undrain` return the next one."""
+
+    rule: HoldDownRule
+    state: PortState = S.UNKNOWN
+    since: float = 0.0
+    cause: str = "not observed yet"
+    facts: dict[Signal, Value | None] = field(default_factory=dict)
+    hold: HoldDown = NEVER_FELL
+    held_until: float | None = None
+    flaps: int = 0
+    last_flap: float | None = None
+    drained: str | None = None
+    drained_since: float = 0.0
+
+    def observe(self, seen: Observation) -> "Port":
+        """Take in one observation."""
+        if seen.signal in self.facts and self.facts[seen.signal] == seen.value:
+            return self
+        port = replace(self, facts={**self.facts, seen.signal: seen.value})
+        return port._follow(port.reading(), seen)
+
+    def reading(self) -> Reading:
+        """What the facts add up to."""
+        f = self.facts
+        if f.get(Signal.PRESENT) is False:
+            return Reading(False, False, "the device is gone")
+        if f.get(Signal.ADMIN) is False:
+            return Reading(False, True, "administratively down")
+        if f.get(Signal.CARRIER) is False:
+            return Reading(False, True, "carrier lost")
+        operstate = f.get(Signal.OPERSTATE)
+        if operstate in UNUSABLE_OPERSTATES:
+            return Reading(False, True, f"operstate {operstate}")
+        if f.get(Signal.CARRIER) is True:
+            return Reading(True, True, "carrier")
+        return Reading(None, True, "carrier can't be observed")
+
+    def _follow(self, reading: Reading, seen: Observation) -> "Port":
+        cause = f"{reading.cause} ({seen.source}{': ' + seen.detail if seen.detail else ''})"
+        now = seen.at
+        if reading.good is None:
+            return self._move(S.UNKNOWN, now, cause) if self.state == S.UP else self
+        if not reading.present:
+            return self._fall(S.ABSENT, now, cause)
+        if not reading.good:
+            return self._fall(S.DOWN, now, cause)
+        if self.state == S.UNKNOWN:
+            return self._move(S.UP, now, cause)
+        if self.state in (S.DOWN, S.ABSENT):
+            until = now + self.hold.length
+            return replace(
+                self._move(S.HELD, now, f"{cause}; hold-down {self.hold.length:g} s"),
+                held_until=until,
+            )
+        return self
+
+    def _fall(self, to: PortState, now: float, cause: str) -> "Port":
+        if self.state == to:
+            return self
+        if self.state in (S.DOWN, S.ABSENT):
+            return self._move(to, now, cause)
+        first_look = self.state == S.UNKNOWN and self.since == 0.0
+        moved = replace(self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None)
+        return moved if first_look else replace(moved, flaps=self.flaps + 1, last_flap=now)
+
+    def tick(self, now: float) -> "Port":
+        """Let time pass: a hold-down may end."""
+        if self.state != S.HELD or self.held_until is None or now < self.held_until:
+            return self
+        served = now - self.since
+        port = self._move(S.UP, now, f"behaved for {served:.1f} s of hold-down")
+        return replace(port, hold=self.hold.trusted(now), held_until=None)
+
+    def drain(self, reason: str, now: float) -> "Port":
+        """An operator takes the port out of service."""
+        return replace(self, drained=reason, drained_since=now)
+
+    def undrain(self, now: float) -> "Port":
+        """An operator gives the port back; it is re-admitted like one that returned, at the first price."""
+        port = replace(self, drained=None)
+        if port.state != S.UP:
+            return port
+        held = port._move(S.HELD, now, f"undrained; hold-down {self.rule.first:g} s")
+        return replace(held, held_until=now + self.rule.first)
+
+    def _move(self, to: PortState, now: float, cause: str) -> "Port":
+        if to not in MOVES[self.state]:
+            raise AssertionError(f"no move from {self.state} to {to}: {cause}")
+        return replace(self, state=to, since=now, cause=cause)
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When `tick` will matter."""
+        return self.held_until
+
+    @property
+    def verdict(self) -> Verdict:
+        """The state to tell others. A drained port whose link fails is DOWN, and says both."""
+        link_works = self.state not in (S.DOWN, S.ABSENT)
+        state, since, cause = self.state, self.since, self.cause
+        if self.drained is not None:
+            cause = f"drained: {self.drained}" if link_works else f"{cause}; drained: {self.drained}"
+            if link_works:
+                state, since = S.DRAINED, self.drained_since
+        return Verdict(state, since, cause, self.flaps, self.last_flap, self.held_until if link_works else None)

@@ -1,0 +1,88 @@
+"""When each path is probed next. Pure: time and randomness come in.
+
+Paths to peers in use get the fast period, the rest the idle one. Every interval is shortened by up to a quarter at
+random, so that hosts don't fall into step (RFC 5880, section 6.8.7, does the same for BFD). If all paths together
+would pass `max_rate`, all intervals stretch alike.
+"""
+
+import heapq
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+
+from linkpass.model import PathId
+
+JITTER = 0.25  # share of an interval, RFC 5880 section 6.8.7
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRule:
+    """`period`, `idle_period` in seconds; `max_rate` in probes per second over all paths."""
+
+    period: float = 0.05
+    idle_period: float = 1.0
+    max_rate: float = 2000.0
+
+
+class ProbeSchedule:
+    """The queue of probes to come."""
+
+    def __init__(self, rule: ScheduleRule, random: Random) -> None:
+        self._rule = rule
+        self._random = random
+        self._fast: frozenset[PathId] = frozenset()
+        self._all: frozenset[PathId] = frozenset()
+        self._queue: list[tuple[float, PathId]] = []
+        self._next: dict[PathId, float] = {}
+        self._spent: float = 0.0  # probes of the current allowance already used
+        self._spent_at: float = float("-inf")
+
+    def set_paths(self, paths: Collection[PathId], in_use: Collection[PathId], now: float) -> None:
+        """The paths to probe from now on, and those of them that are in use. Paths that speed up start soon."""
+        faster = frozenset(in_use) - self._fast
+        self._all, self._fast = frozenset(paths), frozenset(in_use) & frozenset(paths)
+        for path in self._all:
+            if path not in self._next or path in faster:
+                self._put(path, now + self._random.random() * self.interval(path))
+        for path in set(self._next) - self._all:
+            del self._next[path]
+
+    def interval(self, path: PathId) -> float:
+        """Seconds between two probes of `path`, before jitter."""
+        rule = self._rule
+        rate = len(self._fast) / rule.period + (len(self._all) - len(self._fast)) / rule.idle_period
+        # Jitter makes the mean interval shorter by half of JITTER; the bound holds for what really leaves.
+        stretch = max(1.0, rate / (1 - JITTER / 2) / rule.max_rate)
+        return (rule.period if path in self._fast else rule.idle_period) * stretch
+
+    def due(self, now: float) -> list[PathId]:
+        """The paths whose time has come; each is put back for its next one."""
+        found = []
+        while self._queue and self._queue[0][0] <= now:
+            at, path = heapq.heappop(self._queue)
+            if self._next.get(path) != at:
+                continue  # rescheduled or dropped meanwhile
+            self._put(path, now + self.interval(path) * (1 - JITTER * self._random.random()))
+            if self.allow(now):
+                found.append(path)
+        return found
+
+    def allow(self, now: float) -> bool:
+        """May one more probe leave now? Also asked for probes out of turn, so that the bound holds for all."""
+        burst = max(1.0, self._rule.max_rate / 10)
+        self._spent = max(0.0, self._spent - max(0.0, now - self._spent_at) * self._rule.max_rate)
+        self._spent_at = now
+        if self._spent + 1 > burst:
+            return False
+        self._spent += 1
+        return True
+
+    def next_at(self) -> float | None:
+        """When `due` will have something."""
+        while self._queue and self._next.get(self._queue[0][1]) != self._queue[0][0]:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else None
+
+    def _put(self, path: PathId, at: float) -> None:
+        self._next[path] = at
+        heapq.heappush(self._queue, (at, path))

@@ -1,0 +1,120 @@
+"""Link and address events from rtnetlink, and the full picture on request.
+
+Events alone are too late and too few: the kernel reports a link's carrier at most once a second where a device's
+ifindex equals its iflink (linkwatch, net/core/link_watch.c), and a socket that overflows loses them. `carrier.py`
+reads beside this, and `Sweep` asks for everything once a second. pyroute2 does the netlink work.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from ipaddress import ip_address
+from typing import Any
+
+from pyroute2 import AsyncIPRoute
+
+from linkpass.clock import Clock
+from linkpass.model import Observation, Signal, Value
+
+IFF_UP = 0x1  # include/uapi/linux/if.h
+IFF_LOWER_UP = 0x10000
+RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100  # include/uapi/linux/rtnetlink.h
+IFA_F_TENTATIVE, IFA_F_DADFAILED = 0x40, 0x08  # include/uapi/linux/if_addr.h
+
+Emit = Callable[[list[Observation]], None]
+log = logging.getLogger(__name__)
+
+
+class LinkEvents:
+    """Subscribes to link and address events and emits what they say of our ports."""
+
+    def __init__(self, ports: Collection[str], emit: Emit, addresses_moved: Callable[[], None], clock: Clock) -> None:
+        self._ports = frozenset(ports)
+        self._emit = emit
+        self._addresses_moved = addresses_moved
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Read events until cancelled. OSError if the kernel ends the subscription."""
+        async with AsyncIPRoute() as ipr:
+            await ipr.bind(groups=RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
+            while True:
+                async for message in ipr.get():
+                    self._take(message)
+
+    def _take(self, message: Any) -> None:
+        event = message.get("event")
+        if event in ("RTM_NEWADDR", "RTM_DELADDR"):
+            self._addresses_moved()
+            return
+        if event not in ("RTM_NEWLINK", "RTM_DELLINK"):
+            return
+        name = message.get("IFLA_IFNAME")
+        if name not in self._ports or message.get("family") not in (0, None):
+            return  # family 7 (AF_BRIDGE) repeats a link as a bridge port
+        now = self._clock.now()
+        if event == "RTM_DELLINK":
+            self._emit([Observation(now, "netlink", name, Signal.PRESENT, False)])
+        else:
+            self._emit(link_observations(message, name, now, "netlink"))
+
+
+def link_observations(message: Any, name: str, now: float, source: str) -> list[Observation]:
+    """What one RTM_NEWLINK says."""
+    flags = message["flags"]
+    up = bool(flags & IFF_UP)
+    facts: list[tuple[Signal, Value | None]] = [
+        (Signal.PRESENT, True),
+        (Signal.ADMIN, up),
+        # IFF_LOWER_UP says nothing while the device is administratively down.
+        (Signal.CARRIER, bool(flags & IFF_LOWER_UP) if up else None),
+        (Signal.OPERSTATE, str(message.get("IFLA_OPERSTATE") or "unknown").lower()),
+        (Signal.MTU, message.get("IFLA_MTU")),
+    ]
+    return [Observation(now, source, name, signal, value) for signal, value in facts]
+
+
+class Sweep:
+    """The slow, full look: every port's link facts and addresses, and which ports are missing."""
+
+    def __init__(self, ports: Collection[str], absent_sweeps: int, clock: Clock) -> None:
+        self._ports = tuple(ports)
+        self._absent_sweeps = absent_sweeps
+        self._clock = clock
+        self._missed = dict.fromkeys(self._ports, 0)
+
+    async def look(self) -> list[Observation]:
+        """All that can be seen now. What can't be read becomes an observation without a value."""
+        try:
+            async with AsyncIPRoute() as ipr:
+                links = [m async for m in await ipr.get_links()]
+                now = self._clock.now()
+                addresses = [m async for m in await ipr.get_addr()]
+        except OSError as e:
+            now = self._clock.now()
+            return [Observation(now, "sweep", p, Signal.CARRIER, None, str(e)) for p in self._ports]
+        found = {m.get("IFLA_IFNAME"): m for m in links}
+        seen: list[Observation] = []
+        for port in self._ports:
+            link = found.get(port)
+            if link is not None:
+                self._missed[port] = 0
+                seen += link_observations(link, port, now, "sweep")
+                seen.append(Observation(now, "sweep", port, Signal.ADDRESSES, _usable(addresses, link["index"])))
+                continue
+            self._missed[port] += 1
+            if self._missed[port] >= self._absent_sweeps:
+                detail = f"missing in {self._missed[port]} sweeps"
+                seen.append(Observation(now, "sweep", port, Signal.PRESENT, False, detail))
+        return seen
+
+
+def _usable(addresses: list[Any], index: int) -> tuple[str, ...]:
+    """The global addresses of one interface that can be used now, sorted."""
+    found = set()
+    for message in addresses:
+        if message["index"] != index or message["scope"] != 0:
+            continue
+        flags = message.get("IFA_FLAGS") or message["flags"]
+        if not flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED):
+            found.add(str(ip_address(message.get("IFA_LOCAL") or message.get("IFA_ADDRESS"))))
+    return tuple(sorted(found))
