@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     ValidationError,
     model_validator,
@@ -139,7 +140,7 @@ Device = Annotated[str, PlainValidator(_device)]
 Name = Annotated[str, PlainValidator(_name)]
 PeerPattern = Annotated[str, PlainValidator(_peer_pattern)]
 Address = Annotated[str, PlainValidator(_service_address)]
-UdpEndpoint = Annotated[Endpoint, PlainValidator(parse_endpoint)]
+UdpEndpoint = Annotated[Endpoint, PlainValidator(parse_endpoint), PlainSerializer(str)]
 _LIST = Field(strict=False)  # TOML has lists, we keep tuples
 _UNIQUE = AfterValidator(_unique)
 
@@ -153,9 +154,11 @@ class Table(BaseModel):
 class PathsSettings(Table):
     """Where the agent keeps what."""
 
-    run: AbsolutePath = Field(Path(RUN), description="ledger and socket; gone after a boot")
-    state: AbsolutePath = Field(Path(STATE), description="drains and incarnation; survives boots")
-    socket: AbsolutePath = Field(Path(RUN) / "agent.sock", description="control socket; default: <run>/agent.sock")
+    run: AbsolutePath = Field(default=Path(RUN), description="ledger and socket; gone after a boot")
+    state: AbsolutePath = Field(default=Path(STATE), description="drains and incarnation; survives boots")
+    socket: AbsolutePath = Field(
+        default=Path(RUN) / "agent.sock", description="control socket; default: <run>/agent.sock"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -175,7 +178,9 @@ class PathsSettings(Table):
 class ControlSettings(Table):
     """Who may change things over the socket, besides root."""
 
-    group: str | None = Field(None, min_length=1, max_length=32, description="members of this Unix group may drain")
+    group: str | None = Field(
+        default=None, min_length=1, max_length=32, description="members of this Unix group may drain"
+    )
 
 
 class PortSettings(Table):
@@ -198,13 +203,13 @@ class ProbeSettings(Table):
     """How paths are tried out."""
 
     port: UdpPort = 7472
-    period: Seconds = Field(0.05, description="to peers in use")
-    idle_period: Seconds = Field(1.0, description="to the rest")
-    timeout: Seconds = Field(0.015, description="a later reply counts as lost")
-    lost: int = Field(3, ge=1, le=1000, description="lost probes in a row until DOWN")
-    max_rate: int = Field(2000, ge=1, le=1_000_000, description="probes per second, all paths together")
+    period: Seconds = Field(default=0.05, description="to peers in use")
+    idle_period: Seconds = Field(default=1.0, description="to the rest")
+    timeout: Seconds = Field(default=0.015, description="a later reply counts as lost")
+    lost: int = Field(default=3, ge=1, le=1000, description="lost probes in a row until DOWN")
+    max_rate: int = Field(default=2000, ge=1, le=1_000_000, description="probes per second, all paths together")
     peers_in_use: Annotated[tuple[PeerPattern, ...], _LIST, _UNIQUE] = Field(
-        (), description='hosts, or ["*"] for all'
+        default=(), description='hosts, or ["*"] for all'
     )
 
     @model_validator(mode="after")
@@ -224,10 +229,10 @@ class ProbeSettings(Table):
 class HoldDownSettings(Table):
     """How long a port that came back is not yet trusted."""
 
-    first: Seconds = Field(1.0, description="doubles with each flap")
+    first: Seconds = Field(default=1.0, description="doubles with each flap")
     max: Seconds = 300.0
     decay: float = Field(
-        10.0,
+        default=10.0,
         gt=0,
         allow_inf_nan=False,
         description="the penalty halves after decay x last hold-down of good behaviour",
@@ -243,23 +248,25 @@ class HoldDownSettings(Table):
 class SeeSettings(Table):
     """How often to look."""
 
-    carrier_poll: Seconds = Field(0.01, description="fast read of sysfs carrier")
+    carrier_poll: Seconds = Field(default=0.01, description="fast read of sysfs carrier")
     sweep: Seconds = 1.0
-    absent_sweeps: int = Field(3, ge=1, le=1000, description="sweeps without the device until it counts as ABSENT")
+    absent_sweeps: int = Field(
+        default=3, ge=1, le=1000, description="sweeps without the device until it counts as ABSENT"
+    )
 
 
 class RoutesSettings(Table):
     """What the agent installs in the kernel. Ranges: u32 and u8 fields of rtnetlink."""
 
     addresses: Annotated[tuple[Address, ...], _LIST, _UNIQUE] = Field(
-        (), description="our rail-independent addresses"
+        default=(), description="our rail-independent addresses"
     )
-    metric: int = Field(50, ge=1, le=2**32 - 1)
+    metric: int = Field(default=50, ge=1, le=2**32 - 1)
     # 0 to 4 are RTPROT_UNSPEC, REDIRECT, KERNEL, BOOT and STATIC: routes of others.
-    protocol: int = Field(76, ge=5, le=255, description="marks what is ours")
-    table: int = Field(254, ge=1, le=2**32 - 1)
+    protocol: int = Field(default=76, ge=5, le=255, description="marks what is ours")
+    table: int = Field(default=254, ge=1, le=2**32 - 1)
     nexthop_base: int = Field(
-        0x4C50_0000, ge=1, le=0xFFFF_0000, description="first nexthop object id that we may use"
+        default=0x4C50_0000, ge=1, le=0xFFFF_0000, description="first nexthop object id that we may use"
     )
     on_stop: Literal["undo", "keep"] = "undo"
 
@@ -275,7 +282,7 @@ class Settings(Table):
     """The whole file. In code: `Settings.model_validate({"port": [...], "share": {...}})`, as TOML spells it."""
 
     host: Name = Field(default_factory=socket.gethostname, description="default: the hostname")
-    mode: Literal["shadow", "act"] = Field("shadow", description="shadow: decide and report, don't act")
+    mode: Literal["shadow", "act"] = Field(default="shadow", description="shadow: decide and report, don't act")
     paths: PathsSettings = PathsSettings()
     control: ControlSettings = ControlSettings()
     ports: Annotated[tuple[PortSettings, ...], _LIST, AfterValidator(_some)] = Field(alias="port")
@@ -333,15 +340,18 @@ def parse(text: str, path: Path) -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as e:
-        raise _first_of(e, toml_lines.line_map(text), path) from e
+        raise _first_of(e, text, path) from e
 
 
-def _first_of(error: ValidationError, lines: dict[toml_lines.Path, int], path: Path) -> ConfigError:
+def _first_of(error: ValidationError, text: str, path: Path) -> ConfigError:
+    lines = toml_lines.line_map(text)
+    end = max(1, len(text.splitlines()))
     found = []
     for detail in error.errors(include_url=False):
         at = _path_of(detail)
-        found.append(ConfigError(path, toml_lines.line_of(lines, at), _dotted(at), _problem(detail)))
-    first, *rest = sorted(found, key=lambda e: e.line)
+        line = toml_lines.line_of(lines, at) or end  # nothing of it is there: to be added at the end
+        found.append(ConfigError(path, line, _dotted(at), _problem(detail)))
+    first, *rest = sorted(found, key=lambda e: (e.line, e.problem.startswith("missing")))
     return ConfigError(path, first.line, first.key, "\n".join([first.problem, *map(str, rest)]))
 
 
@@ -382,7 +392,7 @@ def _problem(detail: ErrorDetails) -> str:
 
 
 def _remedy(loc: toml_lines.Path) -> str:
-    hints = {
+    hints: dict[toml_lines.Path, str] = {
         ("port",): "; add a [[port]] with name and rail for each fabric port",
         ("share",): "; add a [share] with listen and keyring",
         ("share", "listen"): '; give our management address, like "10.99.0.1:7471"',

@@ -29,12 +29,12 @@ def line_map(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int:
-    """The line of `path`, or of the nearest enclosing table that is written down; 1 when nothing of it is."""
+    """The line of `path`, or of the nearest enclosing table that is written down; 0 when nothing of it is."""
     while path:
         if path in lines:
             return lines[path]
         path = path[:-1]
-    return 1
+    return 0
 
 
 class _Scanner:
