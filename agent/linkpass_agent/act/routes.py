@@ -2,7 +2,8 @@
 
 Our routes lie over those that others made (a better metric); undoing ours brings theirs back. Taking a path out of
 a route is one message, a group replace. The kernel itself drops a device's next hops when its carrier goes, and the
-groups and routes that had only those; `lost_device` and `verify` keep our picture true to that.
+groups and routes that had only those, but late where it throttles link events; so after `lost_device` nothing about
+that device's routes is taken for granted, and `verify` reads the truth.
 """
 
 import errno
@@ -67,6 +68,7 @@ class RouteActuator:
         self._made = Made()
         self._exists: set[tuple[str, str]] = set()  # next hops that the kernel has, as far as we know
         self._current: dict[str, tuple[Hop, ...]] = {}
+        self._unsure: set[str] = set()  # destinations whose route the kernel may have dropped
 
     @property
     def current(self) -> Mapping[str, tuple[Hop, ...]]:
@@ -125,6 +127,10 @@ class RouteActuator:
         """Carry the steps out, each for itself. One that fails leaves its route as it was before."""
         return [self._step(step) for step in prepared.plan.steps]
 
+    def apply(self, plan: Plan) -> list[Outcome]:
+        """Prepare and commit in one go."""
+        return self.commit(self.prepare(plan))
+
     def undo(self, *, keep_stranded: bool) -> list[str]:
         """Remove what we made. With `keep_stranded`, a route without a fallback in the kernel stays."""
         kept: set[str] = set()
@@ -157,12 +163,9 @@ class RouteActuator:
     # -- keeping the picture true -----------------------------------------------------------------------------
 
     def lost_device(self, device: str) -> None:
-        """The kernel dropped this device's next hops by itself, because its carrier or the device went."""
+        """The device or its carrier went: the kernel dropped, or will soon drop, its next hops."""
         self._exists = {hop for hop in self._exists if hop[0] != device}
-        for destination, hops in list(self._current.items()):
-            left = tuple(h for h in hops if h.device != device)
-            if left != hops:
-                self._set_current(destination, left)
+        self._unsure |= {d for d, hops in self._current.items() if any(h.device == device for h in hops)}
 
     def verify(self, device_of: Callable[[int], str | None]) -> list[str]:
         """Read the kernel's tables; returns destinations whose route isn't what we last made of it."""
@@ -180,6 +183,7 @@ class RouteActuator:
                 actual[route.destination] = tuple(sorted(hop_of[m] for m in group.members if m in hop_of))
         differ = [d for d in {*actual, *self._current} if actual.get(d, ()) != self._current.get(d, ())]
         self._current = {d: hops for d, hops in actual.items() if hops}
+        self._unsure.clear()
         return sorted(differ)
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -193,6 +197,7 @@ class RouteActuator:
             self._set_current(step.route.destination, back)
             return Outcome(step, back, error)
         self._set_current(step.route.destination, hops)
+        self._unsure.discard(step.route.destination)
         return Outcome(step, hops)
 
     def _ensure(self, route: Route, wanted: tuple[Hop, ...], *, fast: bool) -> tuple[tuple[Hop, ...], str]:
@@ -224,7 +229,7 @@ class RouteActuator:
         messages = [
             rtnl.set_group(group, [self._made.nexthops[h.device, h.via] for h in usable], self._rule.protocol)
         ]
-        if not fast or route.destination not in self._current:
+        if not fast or route.destination not in self._current or route.destination in self._unsure:
             messages.append(
                 rtnl.set_route(
                     route.destination, route.source, group, self._rule.table, self._rule.metric, self._rule.protocol

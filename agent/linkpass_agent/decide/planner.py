@@ -46,7 +46,7 @@ def plan_peer(peer: PeerPaths, sources: Iterable[str], current: Mapping[str, tup
             continue
         best, chosen = _best(peer, destination)
         now = current.get(destination, ())
-        if best == HOPELESS and now:
+        if best == HOPELESS and (now or not chosen):
             refused.append(f"no usable path to {peer.record.host}: the route to {destination} stays as it is")
             continue
         hops = tuple(sorted(hop for hop, _ in chosen))
@@ -80,7 +80,8 @@ def _best(peer: PeerPaths, destination: str) -> tuple[int, list[tuple[Hop, PathV
     for verdict in peer.paths:
         remote = peer.record.port_on(verdict.path.rail)
         via = _gateway(destination, remote.addresses) if remote else None
-        if via is not None and verdict.local is not S.ABSENT:
+        # The kernel takes no next hop out of a device that has no carrier.
+        if via is not None and verdict.local not in (S.ABSENT, S.DOWN):
             hop = Hop(verdict.path.port, via)
             tiers.setdefault(TIER[verdict.verdict.state], []).append((hop, verdict))
     if not tiers:

@@ -57,9 +57,7 @@ class CarrierFiles:
         self._fds.clear()
 
 
-async def watch(
-    files: CarrierFiles, period: float, emit: Callable[[list[Observation]], None], clock: Clock
-) -> None:
+async def watch(files: CarrierFiles, period: float, emit: Callable[[list[Observation]], None], clock: Clock) -> None:
     """Read every `period` seconds until cancelled."""
     while True:
         changed = files.changes()

@@ -1,0 +1,121 @@
+"""All probed paths of a host together: who is probed when, and which path's silence is proven.
+
+Pure: the doer (`see/prober.py`) sends what `due` says, reports what came back, and calls `tick`.
+"""
+
+import heapq
+from collections.abc import Collection
+from random import Random
+
+from linkpass.model import PathId, PortState
+
+from .probe import NO_PROOF, ProbedPath, ProbeRule, Proof
+from .schedule import ProbeSchedule, ScheduleRule
+
+
+class Probing:
+    """The probe state of every path. A path that was never probed is UNKNOWN."""
+
+    def __init__(self, rule: ProbeRule, schedule: ScheduleRule, random: Random) -> None:
+        self._rule = rule
+        self._schedule = ProbeSchedule(schedule, random)
+        self._paths: dict[PathId, ProbedPath] = {}
+        self._siblings: dict[str, list[PathId]] = {}
+        self._proof: dict[PathId, Proof] = {}
+        self._seq = 0
+        self._wakes: list[tuple[float, PathId]] = []  # a heap; an entry that `_wake_at` contradicts is stale
+        self._wake_at: dict[PathId, float] = {}
+
+    def set_paths(self, paths: Collection[PathId], in_use: Collection[PathId], now: float) -> None:
+        """The paths to probe from now on. Those that stay keep their state."""
+        wanted = frozenset(paths)
+        for gone in set(self._paths) - wanted:
+            del self._paths[gone]
+            self._proof.pop(gone, None)
+            self._wake_at.pop(gone, None)
+        for path in wanted - set(self._paths):
+            self._paths[path] = ProbedPath(self._rule, since=now)
+        self._siblings = {}
+        for path in wanted:
+            self._siblings.setdefault(path.peer, []).append(path)
+        self._schedule.set_paths(wanted, in_use, now)
+
+    def get(self, path: PathId) -> ProbedPath:
+        """The state of one path."""
+        return self._paths.get(path) or ProbedPath(self._rule)
+
+    def due(self, now: float) -> list[tuple[PathId, int]]:
+        """Probes to send now, with their sequence numbers.
+
+        With a path in doubt goes one probe on each of the peer's other paths, whose answer would be the proof that
+        the peer's agent is alive.
+        """
+        paths = dict.fromkeys(self._schedule.due(now))
+        for path in list(paths):
+            if self._paths[path].state in (PortState.SUSPECT, PortState.HELD):
+                for other in self._siblings[path.peer]:
+                    if other not in paths and self._schedule.allow(now):
+                        paths[other] = None
+        found = []
+        for path in paths:
+            self._seq += 1
+            found.append((path, self._seq))
+        return found
+
+    def sent(self, path: PathId, seq: int, now: float) -> None:
+        """The probe left. One that couldn't leave isn't reported, and so never counts as lost."""
+        if path in self._paths:
+            self._put(path, self._paths[path].sent(seq, now), now)
+
+    def answered(self, path: PathId, seq: int, now: float) -> bool:
+        """An answer came. True if it changed the path's state."""
+        before = self._paths.get(path)
+        sent = next((p.at for p in before.waiting if p.seq == seq), None) if before else None
+        if before is None or sent is None:
+            return False
+        if sent >= self._proof.get(path, NO_PROOF).sent:
+            self._proof[path] = Proof(sent, now)
+            for other in self._siblings[path.peer]:
+                if other != path and self._paths[other].waiting:
+                    self._wake(other, self._paths[other].wakes_at(now, self._proof_for(other)))
+        after = before.answered(seq, now)
+        self._put(path, after, now)
+        return after.state != before.state
+
+    def tick(self, now: float) -> list[PathId]:
+        """Let time pass. Returns the paths whose state changed."""
+        changed = []
+        while self._wakes and self._wakes[0][0] <= now:
+            at, path = heapq.heappop(self._wakes)
+            if self._wake_at.get(path) != at:
+                continue
+            del self._wake_at[path]
+            before = self._paths[path]
+            after = before.tick(now, self._proof_for(path))
+            self._put(path, after, now)
+            if after.state != before.state:
+                changed.append(path)
+        return changed
+
+    def next_at(self) -> float | None:
+        """When `due` or `tick` will matter next."""
+        while self._wakes and self._wake_at.get(self._wakes[0][1]) != self._wakes[0][0]:
+            heapq.heappop(self._wakes)
+        times = [self._wakes[0][0]] if self._wakes else []
+        scheduled = self._schedule.next_at()
+        if scheduled is not None:
+            times.append(scheduled)
+        return min(times, default=None)
+
+    def _put(self, path: PathId, state: ProbedPath, now: float) -> None:
+        self._paths[path] = state
+        self._wake(path, state.wakes_at(now, self._proof_for(path)))
+
+    def _wake(self, path: PathId, at: float | None) -> None:
+        if at is not None and at < self._wake_at.get(path, float("inf")):
+            self._wake_at[path] = at
+            heapq.heappush(self._wakes, (at, path))
+
+    def _proof_for(self, path: PathId) -> Proof:
+        others = (self._proof.get(p, NO_PROOF) for p in self._siblings[path.peer] if p != path)
+        return max(others, key=lambda proof: proof.sent, default=NO_PROOF)
