@@ -6,7 +6,8 @@ started again. Nothing is ever found by its name alone: a process is its pid *an
 /proc/PID/stat, in clock ticks since boot), so a pid that the kernel has given to someone else is left alone.
 
 Kinds: `process` (pid, start), `node` (the same, but kept until the processes before it are gone: the shell or guest
-that holds a host), `folder`, `link` (a root-namespace interface, by name and index), `netns` (a named one), `mount`.
+that holds a host), `owner` (who made the lab),
+`fault` (in force), `folder`, `link` (a root-namespace interface, by name and index), `netns` (a named one), `mount`.
 """
 
 import json
@@ -72,7 +73,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def end(processes: Iterable[tuple[int, int]], grace: float = GRACE) -> list[int]:
-    """End processes, given as (pid, start): SIGTERM, then SIGKILL after `grace` seconds. Returns those still there."""
+    """End processes, given as (pid, start): SIGTERM, then SIGKILL after `grace` s. Returns those still there."""
     handles: dict[int, int] = {}
     for pid, start in processes:
         with suppress(OSError):
@@ -185,9 +186,11 @@ class Ledger:
         problems: list[str] = []
         todo = self.standing()[::-1]
         self._end([m for m in todo if m.kind == "process"], grace, problems)
-        if left := end(((p, s) for p in marked(self.folder) if (s := started(p)) is not None), grace):
+        nodes = {m.data["pid"] for m in todo if m.kind == "node"}
+        strays = [(p, s) for p in marked(self.folder) if p not in nodes and (s := started(p)) is not None]
+        if left := end(strays, grace):
             problems += [f"process {p} is still there" for p in left]
-        self._end([m for m in todo if m.kind == "node"], grace, problems)
+        self._end([m for m in todo if m.kind == "node"], 0.0, problems)  # an interactive shell ignores SIGTERM
         for made in todo:
             if made.kind in ("process", "node", "folder"):
                 continue
@@ -224,7 +227,7 @@ def _undo(made: Made) -> str | None:
         case "mount":
             if os.path.ismount(str(made.data["path"])):
                 return _call("umount", str(made.data["path"]))
-        case "owner":
+        case "owner" | "fault":
             pass
         case _:
             return f"don't know how to undo a {made.kind} ({made.name})"

@@ -32,8 +32,8 @@ hold. Loading makes nothing; `runner` plays it on a lab.
     traffic = "stream"
     most_ms = 1000
 
-Where a rail is asked for, `in-use:NAME` is the rail that the traffic NAME takes at that moment, `other:NAME` the first
-that it doesn't take, and the name of an earlier step the rail that its fault struck.
+Where a rail is asked for, `in-use:NAME` is the rail that the traffic NAME takes at that moment, `other:NAME` the
+first that it doesn't take, and the name of an earlier step the rail that its fault struck.
 """
 
 import re

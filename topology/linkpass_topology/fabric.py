@@ -24,6 +24,7 @@ A fabric file:
     leaves = ["l0", "l1"]             # one for each rail, in the order of `rails`
 """
 
+import json
 import re
 import tomllib
 from dataclasses import dataclass
@@ -128,6 +129,21 @@ def load(path: Path) -> Fabric:
         found = re.search(r"at line (\d+)", str(e))
         raise ConfigError(path, int(found[1]) if found else 0, "", str(e)) from e
     return _Reader(path).fabric(raw)
+
+
+def dump(fabric: Fabric) -> str:
+    """The text of a fabric file that `load` reads back as the same fabric."""
+    lines = [
+        f"name = {json.dumps(fabric.name)}",
+        f"rails = {json.dumps(fabric.rails)}",
+        f"mtu = {fabric.mtu}",
+    ]
+    for kind, switches in (("leaf", fabric.leaves), ("spine", fabric.spines)):
+        for s in switches:
+            lines += [f"[[{kind}]]", f'name = "{s.name}"', f'rail = "{s.rail}"']
+    for h in fabric.hosts:
+        lines += ["[[host]]", f'name = "{h.name}"', f"leaves = {json.dumps([h.leaves[r] for r in fabric.rails])}"]
+    return "\n".join(lines) + "\n"
 
 
 class _Reader:
