@@ -117,13 +117,8 @@ class Reactor:
         self.peers[record.host] = record
         changes = _port_changes(before, record)
         if changes:
-            self._events.add(
-                EventKind.LEARNED,
-                record.host,
-                "; ".join(changes),
-                incarnation=record.incarnation,
-                version=record.version,
-            )
+            news = {"incarnation": record.incarnation, "version": record.version}
+            self._events.add(EventKind.LEARNED, record.host, "; ".join(changes), data={**news})
         self._dirty.add(record.host)
         self._settle()
         self._update_targets()

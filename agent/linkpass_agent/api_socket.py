@@ -1,0 +1,252 @@
+"""The control socket itself: who owns the path, who is on the other end, and how much anybody may ask at once.
+
+uvicorn's HTTP protocol is used without its server, so that the agent's own loop, signals and logging stay its own.
+"""
+
+import asyncio
+import errno
+import fcntl
+import logging
+import os
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from linkpass.api import Problem
+from linkpass.errors import LinkPassError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import ASGIApp
+
+# include/uapi/asm-generic/socket.h; the supplementary groups that the peer had when it connected.
+SO_PEERGROUPS = 59
+# NGROUPS_MAX of include/uapi/linux/limits.h is 65536 groups of 4 bytes.
+MAX_GROUPS = 65536 * 4
+
+# uvicorn's own remarks (bad requests, upgrades) can be provoked by anybody, so only errors of ours pass.
+http_log = logging.getLogger("linkpass.http")
+http_log.setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may cost. Sizes in bytes, times in seconds."""
+
+    header: int = 16 * 1024  # request line and headers; what `linkpassctl` sends is under 300 bytes
+    body: int = 8 * 1024  # a reason of 500 characters, escaped, is under 4 KiB
+    connections: int = 64  # of one uid
+    follows: int = 8  # of one uid
+    patience: float = 5.0  # to send a request, or to read an answer
+    heartbeat: float = 5.0  # an empty line to followers
+    grace: float = 1.0  # for answers under way when the agent stops
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is on the other end, as the kernel knows them; taken when they connected."""
+
+    uid: int
+    gid: int
+    pid: int
+    groups: frozenset[int]
+
+    def may_change(self, group: int | None) -> bool:
+        """Root may, and members of the configured group."""
+        return self.uid == 0 or (group is not None and (group == self.gid or group in self.groups))
+
+    def __str__(self) -> str:
+        return "root" if self.uid == 0 else f"uid {self.uid}"
+
+
+def peer_of(sock: Any) -> Peer:
+    """Credentials of the process that connected `sock` (SO_PEERCRED, SO_PEERGROUPS; unix(7))."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    size = 256
+    while True:
+        try:
+            raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, size)
+        except OSError as e:
+            if e.errno != errno.ERANGE or size >= MAX_GROUPS:
+                raise
+            size *= 4
+        else:
+            return Peer(uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, pid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
+
+
+class Listener:
+    """What the connections of one socket share."""
+
+    def __init__(self, app: "ASGIApp", limits: Limits) -> None:
+        self.config = Config(
+            cast(Any, app),
+            http=ControlProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            h11_max_incomplete_event_size=limits.header,
+        )
+        self.config.load()
+        self.state = ServerState()
+        self.limits = limits
+        self.connected: Counter[int] = Counter()  # by uid
+
+    def __call__(self) -> "ControlProtocol":
+        return ControlProtocol(self)
+
+    async def stop(self) -> None:
+        """Let answers under way end, then end what is left."""
+        for connection in list(self.state.connections):
+            connection.shutdown()
+        if self.state.tasks:
+            await asyncio.wait(set(self.state.tasks), timeout=self.limits.grace)
+        for task in list(self.state.tasks):
+            task.cancel()
+        for connection in list(self.state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.gather(*self.state.tasks, return_exceptions=True)
+
+
+class ControlProtocol(H11Protocol):
+    """HTTP/1.1 that knows its peer (`scope["state"]["peer"]`), bounds each uid and doesn't wait for ever."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener.config, listener.state, {})
+        self.logger = http_log
+        self.access_log = False
+        self.listener = listener
+        self.peer: Peer | None = None
+        self.seen: object = None
+        self.check: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        try:
+            peer = peer_of(transport.get_extra_info("socket"))
+        except OSError:
+            transport.abort()  # unknown peers get nothing
+            return
+        if self.listener.connected[peer.uid] >= self.listener.limits.connections:
+            transport.abort()
+            return
+        self.peer = peer
+        self.listener.connected[peer.uid] += 1
+        self.app_state = {"peer": peer, "abort": transport.abort}
+        self.check = self.loop.call_later(self.listener.limits.patience, self._check_progress)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.check:
+            self.check.cancel()
+        if self.peer:
+            self.listener.connected[self.peer.uid] -= 1
+            if not self.listener.connected[self.peer.uid]:
+                del self.listener.connected[self.peer.uid]
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer:
+            super().data_received(data)
+
+    def _check_progress(self) -> None:
+        """Close a connection on which no request has come since the last check, however it trickles."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is self.seen:
+            self.transport.abort()
+            return
+        self.seen = self.cycle
+        self.check = self.loop.call_later(self.listener.limits.patience, self._check_progress)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # in the middle of an answer: nothing more can be said
+            return
+        body = Problem(error="this is no HTTP request that the agent understands").model_dump_json().encode()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+@contextmanager
+def _owned(path: Path) -> "Iterator[socket.socket]":
+    """A listening socket at `path`, mode 0666, that no other agent has. Removed at the end."""
+    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+        raise LinkPassError(f"{path} is there and is no socket; remove it or give another paths.socket")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _living(path) from None
+        if _answers(path):
+            raise _living(path)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            before = os.umask(0o111)  # everybody may ask; who may change is decided by uid
+            try:
+                sock.bind(str(path))
+            finally:
+                os.umask(before)
+            sock.listen(128)
+            made = path.stat().st_ino
+            try:
+                yield sock
+            finally:
+                with suppress(FileNotFoundError):
+                    if path.stat().st_ino == made:
+                        path.unlink()
+    finally:
+        os.close(lock)
+
+
+def _living(path: Path) -> LinkPassError:
+    return LinkPassError(f"another agent answers on {path}; stop it first, or give this one another paths.socket")
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except BlockingIOError:  # its queue is full: it lives
+            return True
+        return True
+
+
+@asynccontextmanager
+async def listening(app: "ASGIApp", path: Path, limits: Limits) -> AsyncIterator[Listener]:
+    """Serve `app` at `path` on the running loop. LinkPassError when the path isn't to be had."""
+    try:
+        with _owned(path) as sock:
+            listener = Listener(app, limits)
+            server = await asyncio.get_running_loop().create_unix_server(listener, sock=sock)
+            try:
+                yield listener
+            finally:
+                server.close()
+                await listener.stop()
+    except OSError as e:
+        if e.filename is None and not str(e).startswith("AF_UNIX"):
+            raise
+        raise LinkPassError(f"can't listen on {path}: {e.strerror or e}") from e
