@@ -1,0 +1,35 @@
+# Everything a newcomer needs: `make demo` shows LinkPass at work, `make test` runs all tests. Both install what they need.
+PY := .venv/bin/python
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
+.PHONY: help setup demo test lint bench matrix clean
+
+help:
+	@echo "make demo    a live flow survives a link failure, with a timeline and figures"
+	@echo "make test    all tests (as root: they make namespaces, links and guests)"
+	@echo "make lint    ruff, mypy --strict, import-linter, hadolint, clang-format, C with -Wall -Wextra -Werror"
+	@echo "make bench   the measurements of docs/measurements.md"
+	@echo "make clean   remove build products"
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(PY) -m linkpass_lab demo
+
+test: setup
+	@$(PY) -m pytest
+
+lint: setup
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+	@scripts/lint-c
+
+bench:
+	@scripts/setup bench
+	@$(PY) bench/run.py
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
