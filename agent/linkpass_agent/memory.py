@@ -12,10 +12,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """An operator's drain of one port: why, who (uid) and when (Unix time)."""
+    """An operator's drain of one port: why, who asked, and when (Unix time)."""
 
     reason: str
-    uid: int
+    who: str
     time: float
 
 
@@ -60,7 +60,7 @@ class Memory:
                 "incarnation": state.incarnation,
                 "boot_id": state.boot_id,
                 "drains": {
-                    port: {"reason": d.reason, "uid": d.uid, "time": d.time} for port, d in state.drains.items()
+                    port: {"reason": d.reason, "who": d.who, "time": d.time} for port, d in state.drains.items()
                 },
             },
             indent=1,
@@ -82,7 +82,7 @@ def _state(raw: Any) -> State:
     if raw["schema"] != SCHEMA:
         raise ValueError(f"schema {raw['schema']}, expected {SCHEMA}")
     drains = {
-        str(port): Drained(str(d["reason"]), int(d["uid"]), float(d["time"])) for port, d in raw["drains"].items()
+        str(port): Drained(str(d["reason"]), str(d["who"]), float(d["time"])) for port, d in raw["drains"].items()
     }
     return State(int(raw["incarnation"]), str(raw["boot_id"]), drains)
 

@@ -74,7 +74,8 @@ class Reactor:
         self._me, self._rule, self._probing = identity, hold_down, probing
         self._publish, self._targets, self._actuator = publish, targets, actuator
         self._events, self._clock = events, clock
-        self.ports = {name: Port(hold_down) for name in identity.rails}
+        self.rails = dict(identity.rails)
+        self.ports = {name: Port(hold_down) for name in self.rails}
         for port, reason in drains.items():
             if port in self.ports:
                 self.ports[port] = self.ports[port].drain(reason, clock.now())

@@ -1,0 +1,199 @@
+"""The agent as its socket shows it: turns the reactor's values into the models of `linkpass.api`."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from linkpass import __version__
+from linkpass.api import (
+    DrainAnswer,
+    EventView,
+    PathView,
+    PeerView,
+    PlanView,
+    PortView,
+    StatusView,
+    StepView,
+)
+from linkpass.clock import Clock
+from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
+
+from .judge.port import Port
+from .memory import Drained, Memory, State
+from .reactor import Reactor
+from .story import Follower, Story
+
+SILENT = 3.0  # s without a word from a peer's agent until it is shown as silent
+# States that don't count against the host's health: up, or out by an operator's wish.
+FINE = (PortState.UP, PortState.DRAINED, PortState.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What the sharing part knows of one peer's agent. `heard` is monotonic seconds, None if never."""
+
+    address: str
+    heard: float | None
+
+
+class AgentFacade:
+    """See `api.Facade` for what each call promises."""
+
+    def __init__(
+        self,
+        mode: str,
+        started: float,
+        reactor: Reactor,
+        current: Callable[[], Mapping[str, tuple[Hop, ...]]],
+        story: Story,
+        memory: Memory,
+        state: State,
+        contacts: Callable[[], Mapping[str, Contact]],
+        dropped: Callable[[], Counter[str]],
+        clock: Clock,
+    ) -> None:
+        self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
+        self._story, self._memory, self._state = story, memory, state
+        self._contacts, self._dropped, self._clock = contacts, dropped, clock
+
+    def status(self) -> StatusView:
+        ports, paths, peers = self.ports(), self.paths(), self.peers()
+        problems = [f"port {p.name} is {p.state}: {p.cause}" for p in ports if p.state not in FINE]
+        local = {p.name for p in ports if p.state not in FINE or p.state == PortState.DRAINED}
+        problems += [
+            f"path {p.peer}/{p.rail} is {p.state}: {p.cause}" for p in paths if self._worth_telling(p, local)
+        ]
+        problems += [f"peer {p.host} is {p.state}" for p in peers if p.state != "connected"]
+        return StatusView(
+            host=self._reactor.record.host,
+            version=__version__,
+            mode=self._mode,
+            health="degraded" if problems else "ok",
+            problems=problems,
+            uptime=self._clock.now() - self._started,
+            incarnation=self._reactor.record.incarnation,
+            ports_up=sum(p.state == PortState.UP for p in ports),
+            ports=len(ports),
+            paths_up=sum(p.state == PortState.UP for p in paths),
+            paths=len(paths),
+            peers_connected=sum(p.state == "connected" for p in peers),
+            peers=len(peers),
+            dropped=dict(self._dropped()),
+        )
+
+    def ports(self) -> list[PortView]:
+        return [self._port(name, port) for name, port in self._reactor.ports.items()]
+
+    def paths(self) -> list[PathView]:
+        current = self._current()
+        return [
+            self._path(verdict, current)
+            for host in sorted(self._reactor.paths)
+            for verdict in self._reactor.paths[host].values()
+        ]
+
+    def peers(self) -> list[PeerView]:
+        now, contacts, records = self._clock.now(), self._contacts(), self._reactor.peers
+        found = []
+        for host in sorted({*contacts, *records}):
+            contact, record = contacts.get(host), records.get(host)
+            heard = contact.heard if contact else None
+            age = None if heard is None else now - heard
+            found.append(
+                PeerView(
+                    host=host,
+                    address=contact.address if contact else None,
+                    state="never-seen" if age is None else "silent" if age > SILENT else "connected",
+                    heard=age,
+                    incarnation=record.incarnation if record else 0,
+                    version=record.version if record else 0,
+                    addresses=list(record.addresses) if record else [],
+                    ports={p.rail: p.state.value for p in record.ports} if record else {},
+                )
+            )
+        return found
+
+    def plan(self) -> PlanView:
+        return _plan_view(self._reactor.plan())
+
+    def events(self, since: int | None, limit: int) -> Sequence[EventView]:
+        return self._story.events(since, limit)
+
+    def subscribe(self) -> Follower:
+        return self._story.subscribe()
+
+    def drain(self, port: str, reason: str, dry_run: bool, who: str) -> DrainAnswer:
+        # On disk before it is done and acknowledged: a drain that was promised survives whatever comes.
+        plan = self._reactor.drain(port, reason, dry_run=True)
+        if dry_run:
+            return DrainAnswer(port=port, done=False, text=f"{port} would be drained", plan=_plan_view(plan))
+        self._state.drains[port] = Drained(reason, who, self._clock.wall())
+        self._memory.save(self._state)
+        self._reactor.drain(port, reason, dry_run=False)
+        return DrainAnswer(port=port, done=True, text=f"{port} is drained", plan=_plan_view(plan))
+
+    def undrain(self, port: str, who: str) -> DrainAnswer:
+        plan = self._reactor.undrain(port, dry_run=True)
+        self._state.drains.pop(port, None)
+        self._memory.save(self._state)
+        self._reactor.undrain(port)
+        text = f"{port} is undrained; it carries traffic again after its hold-down"
+        return DrainAnswer(port=port, done=True, text=text, plan=_plan_view(plan))
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _worth_telling(self, path: PathView, local: set[str]) -> bool:
+        """A path's trouble that our own port's, told already, doesn't explain."""
+        return path.state not in (*FINE, PortState.UNKNOWN) and path.port not in local
+
+    def _port(self, name: str, port: Port) -> PortView:
+        now, verdict, facts = self._clock.now(), port.verdict, port.facts
+        carrier, mtu, addresses = (facts.get(s) for s in (Signal.CARRIER, Signal.MTU, Signal.ADDRESSES))
+        return PortView(
+            name=name,
+            rail=self._reactor.rails[name],
+            state=verdict.state.value,
+            cause=verdict.cause,
+            since=now - verdict.since,
+            flaps=verdict.flaps,
+            last_flap=None if verdict.last_flap is None else now - verdict.last_flap,
+            held_for=None if verdict.held_until is None else max(0.0, verdict.held_until - now),
+            drained=port.drained,
+            carrier=carrier if isinstance(carrier, bool) else None,
+            mtu=mtu if isinstance(mtu, int) else None,
+            addresses=list(addresses) if isinstance(addresses, tuple) else [],
+        )
+
+    def _path(self, path: PathVerdict, current: Mapping[str, tuple[Hop, ...]]) -> PathView:
+        now, verdict = self._clock.now(), path.verdict
+        record = self._reactor.peers[path.path.peer]
+        hops = [h for a in record.addresses for h in current.get(a, ())]
+        return PathView(
+            peer=path.path.peer,
+            rail=path.path.rail,
+            port=path.path.port,
+            state=verdict.state.value,
+            cause=verdict.cause,
+            since=now - verdict.since,
+            flaps=verdict.flaps,
+            held_for=None if verdict.held_until is None else max(0.0, verdict.held_until - now),
+            local=path.local.value,
+            remote=path.remote.value,
+            probe=path.probe.value,
+            rtt_ms=None if path.rtt is None else 1000 * path.rtt,
+            in_use=any(h.device == path.path.port for h in hops),
+        )
+
+
+def _plan_view(plan: Plan) -> PlanView:
+    return PlanView(steps=[_step_view(s) for s in plan.steps], refused=list(plan.refused))
+
+
+def _step_view(step: Step) -> StepView:
+    return StepView(
+        destination=step.route.destination,
+        peer=step.route.peer,
+        before=[f"{h.device} via {h.via}" for h in step.before],
+        after=[f"{h.device} via {h.via}" for h in step.after],
+        cause=step.cause,
+    )
