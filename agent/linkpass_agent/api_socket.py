@@ -13,7 +13,7 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,8 +27,6 @@ from linkpass.api import Problem
 from linkpass.errors import LinkPassError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from starlette.types import ASGIApp
 
 # include/uapi/asm-generic/socket.h; the supplementary groups that the peer had when it connected.
@@ -73,7 +71,7 @@ class Peer:
 
 def peer_of(sock: Any) -> Peer:
     """Credentials of the process that connected `sock` (SO_PEERCRED, SO_PEERGROUPS; unix(7))."""
-    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     size = 256
     while True:
         try:
@@ -83,7 +81,7 @@ def peer_of(sock: Any) -> Peer:
                 raise
             size *= 4
         else:
-            return Peer(uid & 0xFFFFFFFF, gid & 0xFFFFFFFF, pid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
+            return Peer(uid, gid, pid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
 
 
 class Listener:
@@ -113,7 +111,8 @@ class Listener:
     async def stop(self) -> None:
         """Let answers under way end, then end what is left."""
         for connection in list(self.state.connections):
-            connection.shutdown()
+            with suppress(h11.LocalProtocolError):
+                connection.shutdown()
         if self.state.tasks:
             await asyncio.wait(set(self.state.tasks), timeout=self.limits.grace)
         for task in list(self.state.tasks):
@@ -184,42 +183,69 @@ class ControlProtocol(H11Protocol):
         self.transport.close()
 
 
-@contextmanager
-def _owned(path: Path) -> "Iterator[socket.socket]":
-    """A listening socket at `path`, mode 0666, that no other agent has. Removed at the end."""
-    if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise LinkPassError(f"{path} is there and is no socket; remove it or give another paths.socket")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A path that is ours: the listening socket, its inode, and the lock that tells other agents so."""
+
+    path: Path
+    sock: socket.socket
+    inode: int
+    lock: int
+
+    def release(self) -> None:
+        self.sock.close()
+        with suppress(FileNotFoundError):
+            if self.path.stat().st_ino == self.inode:
+                self.path.unlink()
+            Path(f"{self.path}.lock").unlink()
+        os.close(self.lock)
+
+
+def claim(path: Path) -> _Claim:
+    """Listen at `path`, mode 0666, in place of what a dead agent left. LinkPassError when it isn't to be had."""
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _living(path) from None
-        if _answers(path):
-            raise _living(path)
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.setblocking(False)
-            before = os.umask(0o111)  # everybody may ask; who may change is decided by uid
-            try:
-                sock.bind(str(path))
-            finally:
-                os.umask(before)
-            sock.listen(128)
-            made = path.stat().st_ino
-            try:
-                yield sock
-            finally:
-                with suppress(FileNotFoundError):
-                    if path.stat().st_ino == made:
-                        path.unlink()
-    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+            raise LinkPassError(f"{path} is there and is no socket; remove it or give another paths.socket")
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise LinkPassError(f"can't listen on {path}: {e.strerror}") from e
+    try:
+        return _listen(path, lock)
+    except OSError as e:
         os.close(lock)
+        raise LinkPassError(f"can't listen on {path}: {e.strerror or e}") from e
+    except LinkPassError:
+        os.close(lock)
+        raise
 
 
-def _living(path: Path) -> LinkPassError:
-    return LinkPassError(f"another agent answers on {path}; stop it first, or give this one another paths.socket")
+def _listen(path: Path, lock: int) -> _Claim:
+    if not _locked(path, lock) or _answers(path):
+        raise LinkPassError(f"another agent answers on {path}; stop it first, or give this one another paths.socket")
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        before = os.umask(0o111)  # everybody may ask; who may change things is decided by uid
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+        sock.listen(128)
+        return _Claim(path, sock, path.stat().st_ino, lock)
+    except OSError:
+        sock.close()
+        raise
+
+
+def _locked(path: Path, lock: int) -> bool:
+    """Whether the lock is ours now, and is still the file that others would open."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Path(f"{path}.lock").stat().st_ino == os.fstat(lock).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _answers(path: Path) -> bool:
@@ -237,16 +263,14 @@ def _answers(path: Path) -> bool:
 @asynccontextmanager
 async def listening(app: "ASGIApp", path: Path, limits: Limits) -> AsyncIterator[Listener]:
     """Serve `app` at `path` on the running loop. LinkPassError when the path isn't to be had."""
+    claimed = claim(path)
     try:
-        with _owned(path) as sock:
-            listener = Listener(app, limits)
-            server = await asyncio.get_running_loop().create_unix_server(listener, sock=sock)
-            try:
-                yield listener
-            finally:
-                server.close()
-                await listener.stop()
-    except OSError as e:
-        if e.filename is None and not str(e).startswith("AF_UNIX"):
-            raise
-        raise LinkPassError(f"can't listen on {path}: {e.strerror or e}") from e
+        listener = Listener(app, limits)
+        server = await asyncio.get_running_loop().create_unix_server(listener, sock=claimed.sock)
+        try:
+            yield listener
+        finally:
+            server.close()
+            await listener.stop()
+    finally:
+        claimed.release()
