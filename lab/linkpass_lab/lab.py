@@ -40,6 +40,10 @@ class Lab(Protocol):
         """Take a fault back, and end a flap train. Repairing what isn't broken is fine."""
         ...
 
+    def broken(self) -> list[Fault]:
+        """The faults in force, oldest first, whoever injected them."""
+        ...
+
     def popen(
         self,
         host: str,
@@ -58,6 +62,10 @@ class Lab(Protocol):
         self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True
     ) -> CompletedProcess[str]:
         """Run a program on a host to its end (s). With `check`, failure is a LabError in the program's own words."""
+        ...
+
+    def interact(self, host: str, argv: Sequence[str]) -> int:
+        """Run a program on a host with this process's own terminal and streams; returns its exit code."""
         ...
 
     def port(self, host: str, rail: str) -> str:

@@ -176,6 +176,13 @@ class Ledger:
 
     # -- undoing
 
+    def take_over(self, wait: float = 10.0) -> None:
+        """Ask the process that made the lab to take it down, and wait (s) for its end; LedgerError if it stays."""
+        for owner in self.standing("owner"):
+            pid, start = int(owner.data["pid"]), int(owner.data["start"])
+            if pid != os.getpid() and end([(pid, start)], wait):
+                raise LedgerError(f"{self.folder.name}: process {pid}, which holds it, does not end")
+
     def undone(self, made: Made) -> None:
         """Write down that this thing is gone."""
         if self.folder.exists():

@@ -1,12 +1,14 @@
 """A fabric in namespaces: runs programs on its hosts and carries faults out, also if another process made it."""
 
+import functools
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess, Popen
 
@@ -21,9 +23,22 @@ from linkpass_topology.fabric import Fabric, dump, load
 
 # Filters of tc's ingress and egress hooks are known by their preference; each kind of fault has its own.
 FABRIC_FILE = "fabric.toml"
+BIN = "bin"
 SILENT_PREFERENCE = 10
 LOSS_PREFERENCE = 20
 HOOKS = {"from": ("ingress",), "to": ("egress",), "both": ("ingress", "egress")}  # of the switch port
+FAULTS = frozenset(
+    {
+        FaultKind.CARRIER,
+        FaultKind.ADMIN_DOWN,
+        FaultKind.SILENT,
+        FaultKind.LOSS,
+        FaultKind.RATE,
+        FaultKind.FLAP,
+        FaultKind.LEAF,
+        FaultKind.RAILS,
+    }
+)
 DROP = "1,6 0 0 2,"  # classic BPF: return TC_ACT_SHOT
 
 
@@ -44,22 +59,6 @@ class NamespaceLab:
         self.pids = dict(pids)
         self._links: dict[str, Links] = {}
         self._trains: dict[Fault, Popen[bytes]] = {}
-        self._injected: dict[FaultKind, tuple[Callable[[Fault], None], Callable[[Fault], None]]] = {
-            FaultKind.CARRIER: (lambda f: self._carrier(f, up=False), lambda f: self._carrier(f, up=True)),
-            FaultKind.ADMIN_DOWN: (lambda f: self._admin(f, up=False), lambda f: self._admin(f, up=True)),
-            FaultKind.SILENT: (
-                lambda f: self._filter(f, SILENT_PREFERENCE, DROP),
-                lambda f: self._filter(f, SILENT_PREFERENCE, None),
-            ),
-            FaultKind.LOSS: (
-                lambda f: self._filter(f, LOSS_PREFERENCE, lossy(f.number("percent"))),
-                lambda f: self._filter(f, LOSS_PREFERENCE, None),
-            ),
-            FaultKind.RATE: (self._slow, self._fast),
-            FaultKind.FLAP: (self._flap, self._steady),
-            FaultKind.LEAF: (lambda f: self._leaf(f, up=False), lambda f: self._leaf(f, up=True)),
-            FaultKind.RAILS: (lambda f: self._rails(f, up=False), lambda f: self._rails(f, up=True)),
-        }
 
     # -- life
 
@@ -71,6 +70,7 @@ class NamespaceLab:
         try:
             pids = made.realise(fabric, ledger, equal_ifindex=equal_ifindex)
             (ledger.folder / FABRIC_FILE).write_text(dump(fabric))
+            _tools(ledger.folder / BIN)
             return cls(fabric, ledger, pids)
         except BaseException:
             ledger.undo()
@@ -102,11 +102,13 @@ class NamespaceLab:
             raise LabError(f"no host {node!r}; there are {', '.join(h.name for h in self.fabric.hosts)}")
         return self.pids[node]
 
-    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What programs on hosts find: the lab's mark, the project's packages, the tools of this Python first."""
-        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    def environment(self, host: str = "", more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What programs on a host find: the lab's mark, the project's packages and tools, the host's own agent."""
+        path = f"{self.folder}/{BIN}:{Path(sys.executable).parent}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         packages = ":".join(str(TREE / p) for p in ("", "agent", "topology", "lab"))
         own = {RUN_VARIABLE: str(self.folder), "PATH": path, "PYTHONPATH": packages}
+        if host:
+            own["LINKPASS_SOCKET"] = str(self.folder / host / "agent.sock")
         return {**os.environ, **own, **(more or {})}
 
     def command(self, node: str, argv: Sequence[str]) -> list[str]:
@@ -129,7 +131,7 @@ class NamespaceLab:
             stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=stdout,
             stderr=stderr,
-            env=self.environment(env),
+            env=self.environment(host, env),
             start_new_session=True,  # Ctrl-C is for the lab, which then ends its programs in order
         )
         self.ledger.process(process.pid, f"{host}: {name or argv[0]}")
@@ -146,7 +148,7 @@ class NamespaceLab:
                 check=False,
                 timeout=timeout,
                 stdin=subprocess.DEVNULL,
-                env=self.environment(),
+                env=self.environment(host),
             )
         except subprocess.TimeoutExpired as e:
             raise LabError(f"{host}: {shlex.join(argv)}: no end after {timeout:g} s") from e
@@ -154,6 +156,16 @@ class NamespaceLab:
             said = (done.stderr or done.stdout).strip()
             raise LabError(f"{host}: {shlex.join(argv)}: exit {done.returncode}: {said}")
         return done
+
+    def interact(self, host: str, argv: Sequence[str]) -> int:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program
+        try:
+            default = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+            program = Popen(self.command(host, argv), env=self.environment(host), preexec_fn=default)
+            self.ledger.process(program.pid, f"{host}: {argv[0]}")
+            return program.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def port(self, host: str, rail: str) -> str:
         self._rail(host, rail)
@@ -163,19 +175,20 @@ class NamespaceLab:
 
     @property
     def faults(self) -> frozenset[FaultKind]:
-        return frozenset(self._injected)
+        return FAULTS
 
     def inject(self, fault: Fault) -> None:
-        strike, _ = self._verb(fault)
+        self._check(fault)
         noted = self.ledger.add("fault", str(fault), **_table(fault))
         try:
-            strike(fault)
+            self._apply(fault, broken=True)
         except BaseException:
             self.ledger.undone(noted)
             raise
 
     def repair(self, fault: Fault) -> None:
-        self._verb(fault)[1](fault)
+        self._check(fault)
+        self._apply(fault, broken=False)
         for noted in self.ledger.standing("fault"):
             if noted.data == _table(fault):
                 self.ledger.undone(noted)
@@ -184,10 +197,31 @@ class NamespaceLab:
         """The faults in force, oldest first, whoever injected them."""
         return [_fault(m.data) for m in self.ledger.standing("fault")]
 
-    def _verb(self, fault: Fault) -> tuple[Callable[[Fault], None], Callable[[Fault], None]]:
-        if fault.kind not in self._injected:
+    def _check(self, fault: Fault) -> None:
+        """FaultError unless this fault can be injected here."""
+        if fault.kind not in FAULTS:
             raise faults.unsupported(fault.kind, self.kind)
-        return self._injected[fault.kind]
+        if fault.rail:
+            self._rail(fault.host, fault.rail)
+
+    def _apply(self, fault: Fault, *, broken: bool) -> None:
+        match fault.kind:
+            case FaultKind.CARRIER:
+                self._carrier(fault, up=not broken)
+            case FaultKind.ADMIN_DOWN:
+                self._admin(fault, up=not broken)
+            case FaultKind.SILENT:
+                self._filter(fault, SILENT_PREFERENCE, DROP if broken else None)
+            case FaultKind.LOSS:
+                self._filter(fault, LOSS_PREFERENCE, lossy(fault.number("percent")) if broken else None)
+            case FaultKind.RATE:
+                self._slow(fault) if broken else self._fast(fault)
+            case FaultKind.FLAP:
+                self._flap(fault) if broken else self._steady(fault)
+            case FaultKind.LEAF:
+                self._leaf(fault, up=not broken)
+            case FaultKind.RAILS:
+                self._rails(fault, up=not broken)
 
     def links(self, node: str) -> Links:
         """The node's links, to set up and down."""
@@ -238,7 +272,7 @@ class NamespaceLab:
         for hook in HOOKS[fault.text("way")]:
             where = f"filter {{}} dev {port} {hook} pref {preference}"
             if program is None:
-                self._tc(leaf, where.format("del") + "\n", check=False)
+                self._tc(leaf, where.format("del") + "\n", check=False)  # gone already is fine
             else:
                 lines.append(f"{where.format('replace')} protocol all handle 1 bpf da bytecode '{program}'\n")
         self._tc(leaf, "".join(lines))
@@ -291,6 +325,14 @@ def _table(fault: Fault) -> dict[str, str | int]:
 
 def _fault(data: Mapping[str, str | int]) -> Fault:
     return faults.parse({"kind": data["verb"], **{k: v for k, v in data.items() if k != "verb"}})
+
+
+def _tools(folder: Path) -> None:
+    """`linkpassctl` for use on hosts, whether or not the distribution is installed."""
+    folder.mkdir()
+    tool = folder / "linkpassctl"
+    tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m linkpass.ctl "$@"\n')
+    tool.chmod(0o755)
 
 
 def _label(fabric: Fabric) -> str:

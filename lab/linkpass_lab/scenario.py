@@ -26,7 +26,7 @@ hold. Loading makes nothing; `runner` plays it on a lab.
     [[step]]
     agent = { host = "a", do = "kill" } # start, stop, kill
     [[step]]
-    run = { host = "a", argv = ["linkpassctl", "drain", "a-rail0", "--reason", "optics"], exit = 0 }
+    run = { host = "a", argv = ["linkpassctl", "drain", "{port}", "--reason", "optics"], rail = "rail0", exit = 0 }
     [[hold]]
     check = "gap"
     traffic = "stream"
@@ -238,7 +238,7 @@ class _Reader:
         agent = self.table(raw, "agent", {"host", "do"}, where) if "agent" in raw else None
         if agent is not None and agent.get("do") not in ("start", "stop", "kill"):
             raise self.bad(where + "agent.do", "must be start, stop or kill")
-        run = self.table(raw, "run", {"host", "argv", "exit"}, where) if "run" in raw else None
+        run = self.table(raw, "run", {"host", "argv", "exit", "rail"}, where) if "run" in raw else None
         if run is not None and not (isinstance(run.get("argv"), list) and run["argv"]):
             raise self.bad(where + "run.argv", "must be a list of words")
         until = self.check(self.table(raw, "until", where=where), where + "until.") if "until" in raw else None

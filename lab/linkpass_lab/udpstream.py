@@ -3,14 +3,14 @@
     python -m linkpass_lab.udpstream receive --bind 10.255.0.2:5201 --log FILE
     python -m linkpass_lab.udpstream send --bind 10.255.0.1:0 --to 10.255.0.2:5201 --rate 1000 --log FILE
 
-Both run until SIGTERM (the sender also ends after --seconds), then write their log: the sender when each packet left,
-the receiver when each came in, by the kernel's receive time, so that a busy machine's scheduling isn't taken for an
-outage. All times are CLOCK_MONOTONIC nanoseconds, common to all hosts of one machine. The sender's socket is
-connected, as most programs' are, and works to absolute deadlines. The receiver prints a JSON line for each gap of more
-than --report ms as soon as it has ended.
+Both run until SIGTERM (the sender also ends after --seconds), then write their log: the sender when each packet
+left, the receiver when each came in, by the kernel's receive time, so that a busy machine's scheduling isn't taken
+for an outage. All times are CLOCK_MONOTONIC nanoseconds, common to all hosts of one machine. The sender's socket is
+connected, as most programs' are, and it works to absolute deadlines. The receiver prints a JSON line for each gap of
+more than --report ms as soon as it has ended.
 
-`analyse` joins the two logs. A gap is the time between two arrivals that follow each other; the stream's start and the
-sender's end count as arrivals, so an outage that never ended shows as well.
+`analyse` joins the two logs. A gap is the time between two arrivals that follow each other; the stream's start and
+the sender's end count as arrivals, so an outage that never ended shows as well.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 SO_TIMESTAMPNS = 35  # asm-generic/socket.h
@@ -87,7 +88,7 @@ def analyse(
     marks = [sent[0], *sorted(times), max(ended or sent[-1], max(times, default=0))] if sent else []
     lost = sorted(set(range(len(sent))) - seen)
     gaps = []
-    for start, end in zip(marks, marks[1:], strict=False):
+    for start, end in pairwise(marks):
         if end > after:
             missing = 0
             if end - start >= threshold_ms * 1e6:
