@@ -1,5 +1,6 @@
 """The ways to realise a fabric. The one place that knows them all: a new one (guests) is added here."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,9 +32,29 @@ def _namespaces_faults() -> frozenset[FaultKind]:
     return FAULTS
 
 
-UP: dict[str, Callable[[Fabric, Mapping[str, Any]], Lab]] = {"namespaces": _namespaces_up}
-ATTACH: dict[str, Callable[[Ledger], Lab]] = {"namespaces": _namespaces_attach}
-FAULTS: dict[str, Callable[[], frozenset[FaultKind]]] = {"namespaces": _namespaces_faults}
+def _guests_up(fabric: Fabric, options: Mapping[str, Any]) -> Lab:
+    from linkpass_lab.guests.lab import GuestLab
+
+    if unknown := sorted(set(options) - {"label", "bond", "memory"}):
+        raise LabError(f"a lab of guests has no option {unknown[0]!r}; it has label, bond, memory")
+    return GuestLab.up(fabric, say=lambda text: print(text, file=sys.stderr, flush=True), **options)
+
+
+def _guests_attach(ledger: Ledger) -> Lab:
+    from linkpass_lab.guests.lab import GuestLab
+
+    return GuestLab.attach(ledger)
+
+
+def _guests_faults() -> frozenset[FaultKind]:
+    from linkpass_lab.guests.faults import KINDS
+
+    return KINDS
+
+
+UP: dict[str, Callable[[Fabric, Mapping[str, Any]], Lab]] = {"namespaces": _namespaces_up, "guests": _guests_up}
+ATTACH: dict[str, Callable[[Ledger], Lab]] = {"namespaces": _namespaces_attach, "guests": _guests_attach}
+FAULTS: dict[str, Callable[[], frozenset[FaultKind]]] = {"namespaces": _namespaces_faults, "guests": _guests_faults}
 
 
 def up(kind: str, fabric: Fabric, **options: Any) -> Lab:

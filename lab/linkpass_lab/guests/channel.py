@@ -24,7 +24,7 @@ ORDER = 120.0  # s for the answer to an order; booting a guest is the longest
 def _connect(folder: Path, order: Mapping[str, Any]) -> socket.socket:
     s = socket.socket(socket.AF_UNIX)
     try:
-        s.connect(str(folder / SOCKET))
+        s.connect(str(folder / "guests" / SOCKET))
         s.sendall(json.dumps(order).encode() + b"\n")
     except OSError as e:
         s.close()

@@ -33,6 +33,7 @@ from linkpass_lab.guests.frames import (
 
 PORT = 7499  # TCP, on the management address only
 CHUNK = 65_536
+CARRIER = 10.0  # s that a bond may take
 KILL_AFTER = 2.0  # s from SIGTERM to SIGKILL for a command that nobody listens to any more
 
 
@@ -362,6 +363,15 @@ def put(path: str, text: str) -> None:
     Path(path).write_text(text)
 
 
+def await_carrier(device: str) -> None:
+    """A bond takes a look at its ports (miimon) before it says that it has carrier; a device made earlier is down."""
+    until = monotonic() + CARRIER
+    while Path(f"/sys/class/net/{device}/operstate").read_text().strip() != "up":
+        if monotonic() > until:
+            raise SystemExit(f"guestd: {device} has no carrier after {CARRIER:g} s")
+        select.select([], [], [], 0.02)
+
+
 def set_up(told: dict[str, Any]) -> None:
     """Make the guest what `plan.setup` says."""
     put("/proc/sys/kernel/hostname", told["name"])
@@ -393,6 +403,8 @@ def set_up(told: dict[str, Any]) -> None:
             lines += [f"link set {nic['name']} up", f"addr add {nic['address']} dev {nic['name']}"]
     lines += [f"route replace {route}" for route in told["routes"]]
     call("ip", "-batch", "-", text="".join(f"{line}\n" for line in lines))
+    if bond:
+        await_carrier(bond["name"])
     rdma = "".join(f"link add {name} type rxe netdev {device}\n" for name, device in told["rdma"])
     call("rdma", "-b", "-", text=rdma)
 

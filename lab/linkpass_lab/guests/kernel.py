@@ -1,7 +1,7 @@
 """The guests' kernel: the distribution's own, downloaded and unpacked into the cache, never installed.
 
-The stock kernel has rdma_rxe, 9p and netem as modules; Debian's -cloud- flavour doesn't. An uncompressed vmlinux boots
-about 2.5 s faster under emulation than the compressed vmlinuz, because the guest needn't unpack it.
+The stock kernel has rdma_rxe, 9p and netem as modules; Debian's -cloud- flavour doesn't. An uncompressed vmlinux
+boots about 2.5 s faster under emulation than the compressed vmlinuz, because the guest needn't unpack it.
 """
 
 import bz2
@@ -110,7 +110,7 @@ def _choose() -> tuple[str, tuple[str, ...]]:
         if said.returncode == 0 and depended(said.stdout):
             return meta, wanted_packages(meta, depended(said.stdout))
     raise KernelMissingError(
-        f"apt knows neither {' nor '.join(META_PACKAGES)}; run `apt-get update` (guests need Debian or Ubuntu on amd64)"
+        f"apt knows neither {' nor '.join(META_PACKAGES)}: run `apt-get update` (guests need Debian or Ubuntu, amd64)"
     )
 
 

@@ -7,22 +7,30 @@ lab.close()
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linkpass_lab.fault import Fault, FaultKind
+from linkpass_lab.fault import Fault, FaultKind, parse
 from linkpass_lab.guests import channel, orders, plan, qemu
-from linkpass_lab.guests.channel import GuestProcess
-from linkpass_lab.guests.faults import GuestFaults
+from linkpass_lab.guests.channel import SOCKET, GuestProcess
+from linkpass_lab.guests.faults import KINDS, GuestFaults
 from linkpass_lab.guests.prepare import prepare
+from linkpass_lab.guests.proxy import GUEST_ENVIRONMENT
 from linkpass_lab.lab import LabError, Output
 from linkpass_lab.ledger import RUN_VARIABLE, Ledger
+from linkpass_lab.scenario import TREE
 from linkpass_topology.fabric import Fabric
 
-LONGEST_NODE = 8  # of a guest's name; see linkpass_topology.fabric.NAME
+HOME = {"HOME": "/root", "LANG": "C.UTF-8"}
+PACKAGES = ":".join(str(TREE / p) for p in ("", "agent", "topology", "lab"))
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BIN = "bin"  # in the run folder
+AGENT_SOCKET = "agent.sock"  # in the host's own folder, as `agents` places it
 
 
 class GuestLab:
@@ -40,10 +48,10 @@ class GuestLab:
         cls,
         fabric: Fabric,
         *,
+        label: str = "rdma",
         bond: bool = False,
         memory: int = qemu.MEMORY,
         attached: bool = True,
-        label: str = "rdma",
         say: Callable[[str], None] = lambda _: None,
     ) -> "GuestLab":
         """Prepare, start the guests, return when all answer. `attached`: they end when this process does.
@@ -57,7 +65,8 @@ class GuestLab:
         ledger = Ledger.create(label)
         try:
             (ledger.folder / "guests").mkdir()
-            orders.write(ledger.folder / "guests" / "orders.json", lab, made, memory)
+            _tools(ledger.folder / BIN)
+            orders.write(ledger.folder / "guests", lab, made, memory)
             self = cls(ledger, lab)
             self._start(attached, say)
         except BaseException:
@@ -66,19 +75,18 @@ class GuestLab:
         return self
 
     @classmethod
-    def found(cls, ledger: Ledger) -> "GuestLab":
-        """The lab of a run folder. LabError when that holds no guests."""
-        file = ledger.folder / "guests" / "orders.json"
-        if not file.exists():
+    def attach(cls, ledger: Ledger) -> "GuestLab":
+        """A lab that is up, made by whichever process. LabError when it isn't, or has no guests."""
+        if not (ledger.folder / "guests" / SOCKET).exists():
             raise LabError(f"lab {ledger.folder.name} has no guests; it was made without --rdma")
-        return cls(ledger, orders.read(file)[0])
+        self = cls(ledger, orders.read(ledger.folder / "guests")[0])
+        self.status()
+        return self
 
     def _start(self, attached: bool, say: Callable[[str], None]) -> None:
         folder = self.ledger.folder
         command = [sys.executable, "-m", "linkpass_lab.guests.supervisor", str(folder)]
-        here = Path(__file__).resolve()
-        paths = [str(p) for p in (here.parents[2], *_code_paths()) if p]
-        env = {**os.environ, "PYTHONPATH": ":".join(dict.fromkeys(paths)), RUN_VARIABLE: str(folder)}
+        env = {**os.environ, "PYTHONPATH": PACKAGES, RUN_VARIABLE: str(folder)}
         read, write = os.pipe()
         with (folder / "guests" / "supervisor.log").open("wb") as log:
             process = subprocess.Popen(
@@ -115,16 +123,46 @@ class GuestLab:
 
     @property
     def faults(self) -> frozenset[FaultKind]:
-        return self._faults.kinds
+        return KINDS
 
     def inject(self, fault: Fault) -> None:
-        self._faults.inject(fault)
+        noted = self.ledger.add("fault", str(fault), **_table(fault))
+        try:
+            self._faults.inject(fault)
+        except BaseException:
+            self.ledger.undone(noted)
+            raise
 
     def repair(self, fault: Fault) -> None:
         self._faults.repair(fault)
+        for noted in self.ledger.standing("fault"):
+            if noted.data == _table(fault):
+                self.ledger.undone(noted)
+
+    def broken(self) -> list[Fault]:
+        return [
+            parse({"kind": m.data["verb"], **{k: v for k, v in m.data.items() if k != "verb"}})
+            for m in self.ledger.standing("fault")
+        ]
 
     def port(self, host: str, rail: str) -> str:
         return self.plan.guest(host).nic(rail).name
+
+    def environment(self, host: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What programs in a guest find: the lab's mark, the project's packages, this Python's tools first."""
+        path = f"{self.folder}/{BIN}:{Path(sys.executable).parent}:{SYSTEM_PATH}"
+        own = {RUN_VARIABLE: str(self.folder), "PATH": path, "PYTHONPATH": PACKAGES}
+        return {**HOME, **own, "LINKPASS_SOCKET": str(self.folder / host / AGENT_SOCKET), **(more or {})}
+
+    def _stand_in(
+        self, host: str, argv: Sequence[str], env: Mapping[str, str] | None, *options: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Command line and environment of the local process that stands for one in the guest (see `proxy`)."""
+        self.plan.guest(host)
+        told = json.dumps(self.environment(host, env))
+        local = {**os.environ, "PYTHONPATH": PACKAGES, RUN_VARIABLE: str(self.folder), GUEST_ENVIRONMENT: told}
+        module = [sys.executable, "-m", "linkpass_lab.guests.proxy"]
+        return [*module, *options, str(self.folder), host, *argv], local
 
     def popen(
         self,
@@ -137,27 +175,30 @@ class GuestLab:
         stderr: Output = None,
         env: Mapping[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """A local process that stands for the one in the guest (see `proxy`). `env` is added to the guest's own."""
-        self.plan.guest(host)
-        told = json.dumps({RUN_VARIABLE: str(self.folder), **(env or {})})
-        local = {**os.environ, "LINKPASS_GUEST_ENV": told, RUN_VARIABLE: str(self.folder)}
-        local["PYTHONPATH"] = ":".join(dict.fromkeys(_code_paths()))
+        """A local process stands for the one in the guest. `env` is added to what the guest's programs find."""
+        command, local = self._stand_in(host, argv, env)
+        stdin = subprocess.DEVNULL if stdin is None else stdin
         process = subprocess.Popen(
-            [sys.executable, "-m", "linkpass_lab.guests.proxy", str(self.folder), host, *argv],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env=local,
+            command, stdin=stdin, stdout=stdout, stderr=stderr, env=local, start_new_session=True
         )
-        self.ledger.process(process.pid, name or f"{argv[0]} on {host}")
+        self.ledger.process(process.pid, f"{host}: {name or argv[0]}")
         return process
+
+    def interact(self, host: str, argv: Sequence[str]) -> int:
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        command, local = self._stand_in(host, argv, None, *(["--tty"] if terminal else []))
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program
+        try:
+            return subprocess.run(command, env=local, check=False).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def run(
         self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True
     ) -> "subprocess.CompletedProcess[str]":
         self.plan.guest(host)
         try:
-            done = channel.run(self.folder, host, argv, timeout=timeout)
+            done = channel.run(self.folder, host, argv, timeout=timeout, env=self.environment(host))
         except subprocess.TimeoutExpired as e:
             raise LabError(f"{host}: {' '.join(argv)}: not done after {timeout:g} s") from e
         if check and done.returncode:
@@ -190,12 +231,12 @@ class GuestLab:
     ) -> GuestProcess:
         """Start a command without a local process for it: quicker, and its output is collected."""
         self.plan.guest(host)
-        return GuestProcess(self.folder, host, argv, input=input, env=env, cwd=cwd)
+        return GuestProcess(self.folder, host, argv, input=input, env=self.environment(host, env), cwd=cwd)
 
     def detach(self, host: str, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> int:
         """Start a command that outlives this process; `log` is best in the run folder. Returns its pid there."""
         self.plan.guest(host)
-        return channel.detach(self.folder, host, argv, log, env)
+        return channel.detach(self.folder, host, argv, log, self.environment(host, env))
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Of each guest: state (booting, up, frozen, dead), pid of its QEMU."""
@@ -207,8 +248,15 @@ class GuestLab:
         return channel.in_lab(self.folder, argv)
 
 
-def _code_paths() -> list[str]:
-    """Where this process finds the project's packages, so that those it starts do too."""
-    names = ("linkpass", "linkpass_topology", "linkpass_lab")
-    files = (getattr(sys.modules.get(n), "__file__", None) for n in names)
-    return [str(Path(f).resolve().parents[1]) for f in files if f]
+def _tools(folder: Path) -> None:
+    """`linkpassctl` for use in guests, whether or not the distribution is installed."""
+    folder.mkdir()
+    tool = folder / "linkpassctl"
+    tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m linkpass.ctl "$@"\n')
+    tool.chmod(0o755)
+
+
+def _table(fault: Fault) -> dict[str, str | int]:
+    """A fault as the ledger holds it: numbers as words, which `fault.parse` reads as well."""
+    target = {k: v for k in ("host", "rail", "leaf") if (v := getattr(fault, k))}
+    return {"verb": str(fault.kind), **target, **{k: str(v) for k, v in fault.parameters}}

@@ -86,7 +86,8 @@ class Machine:
             fds = qemu.Descriptors(tuple(taps), theirs.fileno(), its.fileno())
             command = qemu.command(self.plan, self.made, fds, self.run, self.log, self.memory)
             with self.log.with_suffix(".qemu").open("wb") as complaints:
-                self.process = subprocess.Popen(
+                # Blocking for the length of a fork; asyncio's own way would run no preexec_fn that can be relied on.
+                self.process = subprocess.Popen(  # noqa: ASYNC220
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=complaints,

@@ -3,8 +3,8 @@
 In the lab's own network namespace every leaf and spine is a bridge with its name, and every guest port a tap with the
 name that the interface has inside the guest (`<host>-<rail>`, `<host>-mgmt`).
 
-In the bond variant each guest has one active-backup bond over its first two rails in place of two rail ports, and the
-two rails are joined (as a pair of leaves with a peer link would be), or a fail-over would leave guests unable to talk.
+In the bond variant each guest has one active-backup bond over its first two rails in place of two rail ports, and
+the two rails are joined (as a pair of leaves with a peer link would be), or after a fail-over guests couldn't talk.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ BONDED = 2
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One network card of a guest. `name` is the tap's and the guest interface's; `bridge` is where it is plugged in."""
+    """One network card of a guest. `name` is the tap's and the guest interface's; it is plugged into `bridge`."""
 
     name: str
     rail: str | None  # None: management
@@ -63,6 +63,19 @@ class LabPlan:
             if guest.name == name:
                 return guest
         raise KeyError(f"no guest {name!r}; there are {', '.join(g.name for g in self.guests)}")
+
+    def holder(self, guest: str, rail: str) -> tuple[str, str, str]:
+        """What carries the guest's traffic on `rail`: RDMA device, interface, address with prefix length."""
+        index = [n.rail for n in self.guest(guest).nics].index(self.guest(guest).nic(rail).rail)
+        if self.bond:
+            if index < BONDED:
+                return "rxe0", bond_name(guest), self.guest(guest).nics[0].address
+            return (
+                f"rxe{index - BONDED + 1}",
+                self.guest(guest).nics[index].name,
+                self.guest(guest).nics[index].address,
+            )
+        return f"rxe{index}", self.guest(guest).nics[index].name, self.guest(guest).nics[index].address
 
 
 def plan(fabric: Fabric, *, bond: bool = False) -> LabPlan:
@@ -106,7 +119,7 @@ def wiring(lab: LabPlan) -> list[str]:
         if spine is not None:
             lines += _cable(leaf.name, spine.name, fabric.mtu)
     if lab.bond:
-        lines += _cable(*(top(fabric, rail) for rail in fabric.rails[:BONDED]), fabric.mtu)
+        lines += _cable(top(fabric, fabric.rails[0]), top(fabric, fabric.rails[1]), fabric.mtu)
     lines.append(f"addr add {LAB_ADDRESS} dev {MANAGEMENT_BRIDGE}")
     return lines
 

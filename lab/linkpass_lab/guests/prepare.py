@@ -1,7 +1,7 @@
 """Everything that guests need before they can start: packages, kernel, initramfs, and whether KVM works.
 
-Idempotent, and quick once the cache is filled. Nothing is installed but packages, and those only when asked. The cache
-is $LINKPASS_CACHE, or ~/.cache/linkpass; it holds about 500 MB.
+Idempotent, and quick once the cache is filled. Nothing is installed but packages, and those only when asked. The
+cache is $LINKPASS_CACHE, or ~/.cache/linkpass; it holds about 500 MB.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
 
 
 def prepare(say: kernel.Say, *, install: bool = False) -> Prepared:
-    """Bring what is missing, saying each step. PackagesError, KernelMissingError or InitramfsError say what can't be."""
+    """Bring what is missing, saying each step. The errors of `packages`, `kernel`, `initramfs` say what can't be."""
     if install:
         absent = packages.missing()
         if absent:

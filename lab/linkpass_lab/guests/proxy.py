@@ -2,7 +2,8 @@
 
     python -m linkpass_lab.guests.proxy [--tty] FOLDER GUEST COMMAND [ARGUMENT...]
 
-So whoever can deal with a subprocess can deal with a command in a guest. It ends by the signal that ended the command.
+So whoever can deal with a subprocess can deal with a command in a guest. It ends by the signal that ended the
+command.
 """
 
 import json
@@ -24,8 +25,8 @@ from linkpass_lab.lab import LabError
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 UNSTARTED = 127  # as shells have it
 LOST = 255
-# Not the whole environment: the guest has its own home, terminal apart. What a lab tells its programs goes along.
-KEPT = ("TERM", "PYTHONPATH", "LINKPASS_SOCKET")
+# What the command's environment is to have, as a JSON object; the terminal's kind goes along by itself.
+GUEST_ENVIRONMENT = "LINKPASS_GUEST_ENVIRONMENT"
 
 
 def terminal_size() -> tuple[int, int]:
@@ -46,12 +47,12 @@ def proxy(folder: Path, guest: str, argv: Sequence[str], *, terminal: bool, env:
             watched = [link.fileno(), wake, *([0] if reading and room > 0 else [])]
             ready = select.select(watched, [], [])[0]
             if wake in ready:
-                for number in os.read(wake, 64):
-                    if number == signal.SIGWINCH:
+                for got in os.read(wake, 64):
+                    if got == signal.SIGWINCH:
                         if terminal:
                             link.sendall(resized(terminal_size()))
                     else:
-                        link.sendall(frame_count(0, Kind.SIGNAL, number))
+                        link.sendall(frame_count(0, Kind.SIGNAL, got))
             if 0 in ready:
                 try:
                     data = os.read(0, min(room, 65_536))
@@ -111,9 +112,7 @@ def main() -> None:
     words = sys.argv[1:]
     terminal = words[:1] == ["--tty"]
     folder, guest, *argv = words[terminal:]
-    env = {k: os.environ[k] for k in KEPT if k in os.environ}
-    if "LINKPASS_GUEST_ENV" in os.environ:
-        env |= json.loads(os.environ["LINKPASS_GUEST_ENV"])
+    env = {"TERM": os.environ.get("TERM", "dumb"), **json.loads(os.environ.get(GUEST_ENVIRONMENT, "{}"))}
     try:
         status = attach(Path(folder), guest, argv, terminal=terminal, env=env)
     except (LabError, OSError) as e:

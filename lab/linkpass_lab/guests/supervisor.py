@@ -4,8 +4,8 @@ It lives in a network namespace of its own without a name, which holds every bri
 gone, so is all of that. QEMUs are killed by the kernel when it ends (PR_SET_PDEATHSIG), however it ends. With
 `--attached` it ends when its standard input does, so that a lab made by a test ends with the test.
 
-Others talk to it over `guests.sock` in the run folder: one JSON line, then an answer of one line; after "exec" the
-connection carries frames (see `frames`) with channel 0.
+Others talk to it over `guests/guests.sock` in the run folder: one JSON line, then an answer of one line; after "exec"
+the connection carries frames (see `frames`) with channel 0.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from linkpass_lab.guests import orders
+from linkpass_lab.guests.channel import SOCKET
 from linkpass_lab.guests.frames import Decoder, Kind, frame
 from linkpass_lab.guests.machine import Machine
 from linkpass_lab.guests.plan import LabPlan, setup, wiring
@@ -29,14 +30,18 @@ from linkpass_lab.lab import LabError
 from linkpass_lab.ledger import Ledger
 
 CLONE_NEWNET = 0x40000000  # linux/sched.h
-SOCKET = "guests.sock"
 HOST_COMMAND = 20.0  # s that an `ip` or `tc` in the lab's namespace may take
 
 START = """#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mount --bind {modules} /lib/modules
 ulimit -l unlimited
-exec {python} -E -s -S -c 'import sys; sys.path.insert(0, "{code}"); from linkpass_lab.guests import guestd; guestd.main()'
+exec {python} -E -s -S -c '
+import sys
+sys.path.insert(0, "{code}")
+from linkpass_lab.guests import guestd
+guestd.main()
+'
 """
 
 
@@ -63,6 +68,7 @@ class Supervisor:
         self.machines = {g.name: Machine(g, made, folder, memory) for g in lab.guests}
         self.made = made
         self.ending = asyncio.Event()
+        self.trains: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def make_network(self) -> None:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
@@ -103,11 +109,12 @@ class Supervisor:
         try:
             self.make_network()
             self.write_setups()
-            server = await asyncio.start_unix_server(self.serve, self.folder / SOCKET)
+            server = await asyncio.start_unix_server(self.serve, self.folder / "guests" / SOCKET)
             say(say=f"starting {len(self.machines)} guests")
             boots = asyncio.gather(*(self.boot(m) for m in self.machines.values()))
             over = asyncio.ensure_future(self.ending.wait())
-            await asyncio.wait([boots, over], return_when=asyncio.FIRST_COMPLETED)
+            waits: list[asyncio.Future[Any]] = [boots, over]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if boots.done():
                 boots.result()
                 say(ready=round(time.monotonic() - began, 1))
@@ -169,6 +176,12 @@ class Supervisor:
                 if order["signal"] == signal.SIGKILL:
                     await asyncio.wait_for(self.machine(order["guest"]).ended.wait(), 10)
                 return None
+            case "flap":
+                await self.flap(order["guest"], order["nic"], int(order["count"]), order["down"], order["up"])
+                return None
+            case "steady":
+                await self.steady(order["guest"], order["nic"])
+                return None
             case "start":
                 machine = self.machine(order["guest"])
                 if machine.state != "dead":
@@ -176,6 +189,36 @@ class Supervisor:
                 return await self.boot(machine)
             case _:
                 raise LabError(f"unknown order {order['op']!r}")
+
+    async def flap(self, guest: str, nic: str, count: int, down: float, up: float) -> None:
+        """Pull the cable and put it back, `count` times (times in s). Returns when it is out for the first time."""
+        await self.steady(guest, nic)
+        machine, out = self.machine(guest), asyncio.Event()
+
+        async def train() -> None:
+            due = asyncio.get_running_loop().time()  # absolute, so that a busy machine doesn't stretch the train
+            for _ in range(count):
+                for state, seconds in ((False, down), (True, up)):
+                    await machine.ask("set_link", {"name": nic, "up": state})
+                    out.set()
+                    due += seconds
+                    await asyncio.sleep(due - asyncio.get_running_loop().time())
+
+        task = self.trains[guest, nic] = asyncio.ensure_future(train())
+        first = asyncio.ensure_future(out.wait())
+        await asyncio.wait([task, first], return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
+        if task.done():
+            task.result()
+
+    async def steady(self, guest: str, nic: str) -> None:
+        """End a train; the cable is in."""
+        task = self.trains.pop((guest, nic), None)
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError, LabError):
+                await task
+        await self.machine(guest).ask("set_link", {"name": nic, "up": True})
 
     async def host(self, argv: list[str]) -> Any:
         """Run a command in the lab's namespace, where bridges and taps are."""
@@ -228,7 +271,7 @@ class Supervisor:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    lab, made, memory = orders.read(folder / "guests" / "orders.json")
+    lab, made, memory = orders.read(folder / "guests")
 
     async def go() -> int:
         return await Supervisor(folder, lab, made, memory).run("--attached" in sys.argv[2:])
