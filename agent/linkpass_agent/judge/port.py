@@ -55,7 +55,9 @@ class Port:
         """Take in one observation."""
         if seen.signal in self.facts and self.facts[seen.signal] == seen.value:
             return self
-        port = replace(self, facts={**self.facts, seen.signal: seen.value})
+        # What was known of a device that is gone says nothing of the one that may come under its name.
+        gone = seen.signal == Signal.PRESENT and seen.value is False
+        port = replace(self, facts={**({} if gone else self.facts), seen.signal: seen.value})
         return port._follow(port.reading(), seen)
 
     def reading(self) -> Reading:
