@@ -135,15 +135,16 @@ class Reactor:
         self._dirty |= {owners[d] for d in destinations if d in owners}
         self._settle()
 
-    def tick(self) -> None:
-        """Let time pass: hold-downs end, what failed is tried again."""
+    def tick(self, *, retry: bool) -> None:
+        """Let time pass: hold-downs end, and with `retry` what failed is tried again."""
         now = self._clock.now()
         for name, before in self.ports.items():
             after = before.tick(now)
             if after is not before:
                 self.ports[name] = after
                 self._port_moved(name, before, after)
-        self._dirty |= self._retry
+        if retry:
+            self._dirty |= self._retry
         self._settle()
 
     def wakes_at(self) -> float | None:

@@ -133,11 +133,7 @@ class RouteActuator:
 
     def undo(self, *, keep_stranded: bool) -> list[str]:
         """Remove what we made. With `keep_stranded`, a route without a fallback in the kernel stays."""
-        kept: set[str] = set()
-        others = [r for r in self._kernel.routes() if not self._is_ours(r)]
-        for destination in list(self._current):
-            if keep_stranded and not any(_covers(r, destination) for r in others):
-                kept.add(destination)
+        kept = {d for d in self._stranded() if keep_stranded}
         gone = [d for d in self._made.groups if d not in kept]
         self._kernel.send([self._delete_route(d) for d in gone if d in self._current])
         self._kernel.send([rtnl.delete_nexthop(self._made.groups.pop(d)) for d in gone])
@@ -150,8 +146,10 @@ class RouteActuator:
             self._ledger.remove()
         return sorted(kept)
 
-    def forget(self, destination: str) -> None:
-        """Remove the route to one destination."""
+    def forget(self, destination: str, *, keep_stranded: bool) -> bool:
+        """Remove the route to one destination. False if it stays, being the only one there."""
+        if keep_stranded and destination in self._stranded():
+            return False
         self._kernel.send([self._delete_route(destination)])
         group = self._made.groups.pop(destination, None)
         if group is not None:
@@ -159,6 +157,12 @@ class RouteActuator:
         self._current.pop(destination, None)
         self._sweep_unused()
         self._ledger.save(self._made)
+        return True
+
+    def _stranded(self) -> set[str]:
+        """Destinations that only our route reaches."""
+        others = [r for r in self._kernel.routes() if not self._is_ours(r)]
+        return {d for d in self._current if not any(_covers(r, d) for r in others)}
 
     # -- keeping the picture true -----------------------------------------------------------------------------
 

@@ -1,0 +1,338 @@
+"""All parts of the agent and all that joins them, on one page.
+
+see.netlink ─┐                        ┌─> gossip (UDP) ──> peers
+see.carrier ─┼─> Reactor ─────────────┼─> act.RouteActuator ──> kernel
+sweep ───────┤   judge/decide inside  ├─> EventLog ──> Story ──> api ──> linkpassctl
+see.prober <─┴── peers' records <─────┴── gossip (UDP)
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+from linkpass.clock import SystemClock
+from linkpass.errors import LinkPassError
+from linkpass.model import EventKind, Hop, HostRecord, PathId, PortState
+from linkpass.settings import Settings
+from linkpass_topology.gossip import keyring
+from linkpass_topology.gossip.core import Config, Gossip
+from linkpass_topology.gossip.outputs import Learned, Output, Outrun, PeerSilent, PeerUp
+from linkpass_topology.gossip.udp import GossipUdp
+
+from . import memory as memories
+from .act.ledger import Ledger
+from .act.routes import RouteActuator, RouteRule
+from .act.rtnl import Rtnl
+from .api import serve
+from .events import EventLog
+from .facade import AgentFacade, Contact
+from .judge.holddown import HoldDownRule
+from .judge.probe import ProbeRule
+from .judge.probing import Probing
+from .judge.schedule import ScheduleRule
+from .log import configure as configure_log
+from .memory import Memory
+from .reactor import Identity, Reactor
+from .see import carrier
+from .see.netlink import LinkEvents, Sweep
+from .see.probe_wire import ProbeCodec
+from .see.prober import Prober
+from .see.sockets import remote_addresses
+from .story import Story
+
+log = logging.getLogger(__name__)
+
+ABANDONED = 60.0  # s after the start: routes taken over by then, and claimed by no peer, are undone
+TICK = 0.25  # s, the longest that a hold-down's end or a retry waits
+
+
+def keys(settings: Settings) -> list[bytes]:
+    """The fleet's keys; ConfigError if the file is bad."""
+    return [k.secret for k in keyring.load(settings.share.keyring).keys]
+
+
+def interface_index(device: str) -> int | None:
+    """The kernel's index of a device, None if there is no such device."""
+    try:
+        return socket.if_nametoindex(device)
+    except OSError:
+        return None
+
+
+def interface_name(index: int) -> str | None:
+    """The device with this index, None if there is none."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return None
+
+
+def _actuator(settings: Settings, kernel: Rtnl) -> RouteActuator:
+    routes = settings.routes
+    rule = RouteRule(routes.metric, routes.protocol, routes.table, routes.nexthop_base)
+    return RouteActuator(kernel, Ledger(_folder(settings.paths.run) / "ledger.json"), rule, interface_index)
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise LinkPassError(f"{path}: {e.strerror}; make the folder, or name another one under [paths]") from e
+    return path
+
+
+def undo(settings: Settings) -> int:
+    """Remove everything that an agent left in the kernel."""
+    kernel = Rtnl()
+    try:
+        actuator = _actuator(settings, kernel)
+        for line in actuator.adopt(interface_name):
+            print(line)
+        actuator.undo(keep_stranded=False)
+        print("nothing of LinkPass is left in the kernel")
+    finally:
+        kernel.close()
+    return 0
+
+
+class Agent:
+    """The running parts. Made by `run`; `close` is idempotent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clock = SystemClock()
+        self.started = self.clock.now()
+        self.story = Story()
+        self.events = EventLog(self.clock, self.story.tell)
+        self.memory = Memory(_folder(settings.paths.state))
+        self.state, complaint = self.memory.load()
+        self._remember(complaint)
+        fleet = keyring.load(settings.share.keyring)
+        rails = {p.name: p.rail for p in settings.ports}
+        rule = HoldDownRule(settings.hold_down.first, settings.hold_down.max, settings.hold_down.decay)
+        probe = settings.probe
+
+        self.kernel = Rtnl()
+        self.routes = _actuator(settings, self.kernel) if settings.mode == "act" else None
+        if self.routes:
+            for line in self.routes.adopt(interface_name):
+                self.events.add(EventKind.AGENT, settings.host, line)
+        self.probing = Probing(
+            ProbeRule(rule, probe.timeout, probe.lost),
+            ScheduleRule(probe.period, probe.idle_period, probe.max_rate),
+            Random(),
+        )
+        self.reactor = Reactor(
+            Identity(settings.host, self.state.incarnation, settings.routes.addresses, rails),
+            rule,
+            self.probing,
+            self._publish,
+            self._set_targets,
+            self.routes,
+            self.events,
+            self.clock,
+            {port: d.reason for port, d in self.state.drains.items()},
+        )
+        self.prober = Prober(
+            self.probing,
+            ProbeCodec([k.secret for k in fleet.keys]),
+            rails,
+            probe.port,
+            secrets.randbits(64),
+            2 * probe.max_rate,
+            self.reactor.probed,
+            self.clock,
+        )
+        self.gossip = GossipUdp(
+            Gossip(Config(settings.host, settings.share.seeds, settings.share.anti_entropy), fleet, Random()),
+            self._gossiped,
+            self.clock,
+        )
+        self.files = carrier.CarrierFiles(rails)
+        self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
+        self.links = LinkEvents(rails, self.reactor.observe, self._look_soon, self.clock)
+        self.facade = AgentFacade(
+            settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
+            self._contacts, self._dropped, self.clock,
+        )  # fmt: skip
+        self._look = asyncio.Event()
+        self._targets: dict[PathId, str] = {}
+        self._in_use: frozenset[PathId] = frozenset()
+
+    # -- what the parts tell each other ------------------------------------------------------------------------
+
+    def _publish(self, record: HostRecord) -> None:
+        self.gossip.publish(record)
+        self._listen()
+
+    def _listen(self) -> None:
+        for port in self.reactor.record.ports:
+            self.prober.listen(port.name, () if port.state is PortState.ABSENT else port.addresses)
+
+    def _gossiped(self, output: Output) -> None:
+        match output:
+            case Learned(record=record):
+                self.reactor.learned(record)
+            case Outrun(incarnation=incarnation):
+                self.reactor.outrank(incarnation)
+                self.state.incarnation = self.reactor.record.incarnation
+                self.memory.save(self.state)
+            case PeerUp(host=host):
+                self.events.add(EventKind.AGENT, host, "its agent is connected")
+            case PeerSilent(host=host):
+                self.events.add(EventKind.AGENT, host, "its agent is silent; its routes stay as they are")
+
+    def _set_targets(self, targets: Mapping[PathId, str]) -> None:
+        self._targets = dict(targets)
+        self._in_use = self._paths_in_use()
+        self.prober.set_targets(self._targets, self._in_use)
+
+    def _paths_in_use(self) -> frozenset[PathId]:
+        always = self.settings.probe.peers_in_use
+        if "*" in always:
+            return frozenset(self._targets)
+        talking = remote_addresses()
+        peers = set(always)
+        for host, record in self.reactor.peers.items():
+            rails = (a for p in record.ports for a in p.addresses)
+            if not talking.isdisjoint((*record.addresses, *rails)):
+                peers.add(host)
+        return frozenset(p for p in self._targets if p.peer in peers)
+
+    def _look_soon(self) -> None:
+        self._look.set()
+
+    def _current(self) -> Mapping[str, tuple[Hop, ...]]:
+        return self.routes.current if self.routes else {}
+
+    def _contacts(self) -> Mapping[str, Contact]:
+        return {p.host: Contact(f"{p.addr[0]}:{p.addr[1]}", p.heard) for p in self.gossip.peers()}
+
+    def _dropped(self) -> Counter[str]:
+        return Counter({str(k): n for k, n in self.gossip.dropped.items()}) + self.prober.dropped
+
+    def _remember(self, complaint: str) -> None:
+        if complaint:
+            self.events.add(EventKind.AGENT, self.settings.host, complaint)
+            log.warning(complaint)
+        known = {p.name for p in self.settings.ports}
+        for port in set(self.state.drains) - known:
+            log.warning("%s was drained (%s), but isn't configured any more", port, self.state.drains[port].reason)
+        self.state.incarnation = memories.next_incarnation(self.state, self.clock.wall())
+        self.state.boot_id = memories.boot_id()
+        self.memory.save(self.state)
+
+    # -- what runs beside each other -------------------------------------------------------------------------
+
+    async def sweeps(self) -> None:
+        """The slow look at everything: now and every `see.sweep` seconds, and at once when addresses move."""
+        while True:
+            self._look.clear()
+            self.reactor.observe(await self.sweep.look())
+            self.files.reopen()
+            self._listen()  # an address may have become usable for us only now
+            if self.routes:
+                self.reactor.drifted(self.routes.verify(interface_name))
+                self._drop_abandoned(self.routes)
+            in_use = self._paths_in_use()
+            if in_use != self._in_use:
+                self._set_targets(self._targets)
+            try:
+                await asyncio.wait_for(self._look.wait(), self.settings.see.sweep)
+            except TimeoutError:
+                continue
+
+    def _drop_abandoned(self, routes: RouteActuator) -> None:
+        if self.clock.now() < self.started + ABANDONED:
+            return
+        claimed = {a for r in self.reactor.peers.values() for a in r.addresses}
+        for destination in set(routes.current) - claimed:
+            if routes.forget(destination, keep_stranded=True):
+                self.events.add(EventKind.AGENT, destination, "undid a route that no peer claims any more")
+
+    async def ticks(self) -> None:
+        """Hold-downs end, and what failed is tried again."""
+        last_retry = self.clock.now()
+        while True:
+            now = self.clock.now()
+            wakes = self.reactor.wakes_at()
+            await asyncio.sleep(TICK if wakes is None else min(TICK, max(0.0, wakes - now)))
+            retry = self.clock.now() >= last_retry + 1.0
+            if retry:
+                last_retry = self.clock.now()
+            self.reactor.tick(retry=retry)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`, or until a part fails."""
+        self.reactor.observe(await self.sweep.look())
+        await self.gossip.open(self.settings.share.listen)
+        self.events.add(
+            EventKind.AGENT,
+            self.settings.host,
+            f"agent started, mode {self.settings.mode}",
+            data={"incarnation": self.reactor.record.incarnation},
+        )
+        async with serve(self.facade, self.settings), asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(self.links.run()),
+                tasks.create_task(
+                    carrier.watch(self.files, self.settings.see.carrier_poll, self.reactor.observe, self.clock)
+                ),
+                tasks.create_task(self.sweeps()),
+                tasks.create_task(self.ticks()),
+            ]
+            _ready()
+            await stop.wait()
+            for task in running:
+                task.cancel()
+
+    def close(self) -> None:
+        """Stop all parts and leave the host as it was, or as its only usable routes need it."""
+        self.prober.close()
+        self.gossip.close()
+        self.files.close()
+        if self.routes and self.settings.routes.on_stop == "undo":
+            kept = self.routes.undo(keep_stranded=True)
+            if kept:
+                log.warning("kept the only route to %s; `linkpassd --undo` removes it", ", ".join(kept))
+        self.kernel.close()
+        log.info("agent stopped")
+
+
+async def run(settings: Settings) -> int:
+    """The daemon: returns 0 after a tidy shutdown."""
+    configure_log(settings.log)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    agent = Agent(settings)
+    try:
+        await agent.run(stop)
+    finally:
+        _notify("STOPPING=1")
+        agent.close()
+    return 0
+
+
+def _ready() -> None:
+    _notify("READY=1")
+
+
+def _notify(state: str) -> None:
+    """Tell systemd (sd_notify(3)), if it listens."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except OSError as e:
+            log.warning("can't tell systemd %s: %s", state, e)
