@@ -1,0 +1,56 @@
+/* The pattern that creation and destruction of every kind of object follow; for attach_*.c only. */
+#ifndef LP_ATTACH_LIFE_H
+#define LP_ATTACH_LIFE_H
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "attach.h"
+
+/*
+ * Define int lp_hook_FUNCTION(struct TYPE *real): the shadow can't be found any more before the real object
+ * goes (its address may be used again at once by another thread), and is put back when the provider refuses.
+ */
+#define LP_DEFINE_DESTROY(kind, type, function)                                                              \
+    int lp_hook_##function(struct type *real) {                                                              \
+        struct lp_##kind *shadow = lp_enter() ? lp_map_take(&lp_##kind##s, LP_KEY(real)) : NULL;             \
+        if (shadow)                                                                                          \
+            LP_RUN(kind##_destroying, shadow);                                                               \
+        int result = LP_REAL(function)(real);                                                                \
+        const int error = errno;                                                                             \
+        lp_leave();                                                                                          \
+        if (shadow && result && lp_map_put(&lp_##kind##s, LP_KEY(real), shadow)) {                           \
+            LP_RUN(kind##_kept, shadow);                                                                     \
+        } else if (shadow) {                                                                                 \
+            lp_fold_##kind(shadow);                                                                          \
+            free(shadow);                                                                                    \
+        }                                                                                                    \
+        errno = error;                                                                                       \
+        return result;                                                                                       \
+    }
+
+/* Make a zeroed shadow and publish it; NULL without memory, or when the context isn't attached. */
+#define LP_NEW_SHADOW(kind, object)                                                                          \
+    ({                                                                                                       \
+        struct lp_context *context_ = (object) ? lp_adopt((object)->context) : NULL;                         \
+        struct lp_##kind *shadow_ = context_ ? calloc(1, sizeof(*shadow_)) : NULL;                           \
+        if (shadow_) {                                                                                       \
+            shadow_->real = (object);                                                                        \
+            shadow_->context = context_;                                                                     \
+        }                                                                                                    \
+        shadow_;                                                                                             \
+    })
+
+/* A shadow of an object that went away unseen may stand at this address: it goes. */
+#define LP_PUBLISH(kind, shadow)                                                                             \
+    ({                                                                                                       \
+        free(lp_map_take(&lp_##kind##s, LP_KEY((shadow)->real)));                                            \
+        bool put_ = lp_map_put(&lp_##kind##s, LP_KEY((shadow)->real), (shadow));                             \
+        if (put_)                                                                                            \
+            LP_RUN(kind##_created, (shadow));                                                                \
+        else                                                                                                 \
+            free(shadow);                                                                                    \
+        put_;                                                                                                \
+    })
+
+#endif
