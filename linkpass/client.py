@@ -71,11 +71,11 @@ class Client:
     def drain(self, port: str, reason: str, dry_run: bool = False) -> dict[str, Any]:
         """Take a port out of service; RefusedError when a guard says no or we may not."""
         body = {"reason": reason, "dry_run": dry_run}
-        return dict(json.loads(self.request("POST", f"/v1/ports/{quote(port, safe='')}/drain", body)))
+        return dict(json.loads(self.request("POST", port_target(port, "drain"), body)))
 
     def undrain(self, port: str) -> dict[str, Any]:
         """Put it back into service."""
-        return dict(json.loads(self.request("POST", f"/v1/ports/{quote(port, safe='')}/undrain")))
+        return dict(json.loads(self.request("POST", port_target(port, "undrain"))))
 
     def follow(self, since: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen, after those that came since number `since`. Never ends by itself: UnreachableError
@@ -163,6 +163,11 @@ class Client:
         if 400 <= status < 500:
             raise BadRequestError(error)
         raise LinkPassError(error)
+
+
+def port_target(port: str, verb: str) -> str:
+    """The request target that changes a port; any name is taken, the agent says which exist."""
+    return f"/v1/ports/{quote(os.fsencode(port), safe='')}/{verb}"
 
 
 def _query(**values: int | None) -> str:

@@ -311,7 +311,7 @@ async def test_garbage_changes_nothing(settings: Settings, ask: Ask) -> None:
         for raw in (
             b"\x00" * 100 + b"\r\n\r\n",
             b"POST /v1/ports/a-rail0/drain\r\n\r\n",
-            b"POST /v1/ports/a-rail0/drain HTTP/9.9\r\nHost: x\r\n\r\n",
+            b"POST /v1/ports/a-rail0/drain HTTP/9.9\r\nHost: x\r\nConnection: close\r\n\r\n",
             b"POST /v1/ports/a-rail0/undrain HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
             b"POST /v1/ports/a-rail0/undrain HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
             b"POST /v1/ports/a-rail0/undrain HTTP/1.1\r\nHost : x\r\n\r\n",
