@@ -4,6 +4,7 @@ Pure: the doer (`see/prober.py`) sends what `due` says, reports what came back, 
 """
 
 import heapq
+from collections import deque
 from collections.abc import Collection
 from random import Random
 
@@ -21,7 +22,7 @@ class Probing:
         self._schedule = ProbeSchedule(schedule, random)
         self._paths: dict[PathId, ProbedPath] = {}
         self._siblings: dict[str, list[PathId]] = {}
-        self._proof: dict[PathId, Proof] = {}
+        self._signs: dict[PathId, deque[Proof]] = {}  # each path's answers: the newest settled one, and those since
         self._seq = 0
         self._wakes: list[tuple[float, PathId]] = []  # a heap; an entry that `_wake_at` contradicts is stale
         self._wake_at: dict[PathId, float] = {}
@@ -31,7 +32,7 @@ class Probing:
         wanted = frozenset(paths)
         for gone in set(self._paths) - wanted:
             del self._paths[gone]
-            self._proof.pop(gone, None)
+            self._signs.pop(gone, None)
             self._wake_at.pop(gone, None)
         for path in wanted - set(self._paths):
             self._paths[path] = ProbedPath(self._rule, since=now)
@@ -73,11 +74,10 @@ class Probing:
         sent = next((p.at for p in before.waiting if p.seq == seq), None) if before else None
         if before is None or sent is None:
             return False
-        if sent >= self._proof.get(path, NO_PROOF).sent:
-            self._proof[path] = Proof(sent, now)
-            for other in self._siblings[path.peer]:
-                if other != path and self._paths[other].waiting:
-                    self._wake(other, self._paths[other].wakes_at(now, self._proof_for(other)))
+        self._add_sign(path, Proof(sent, now))
+        for other in self._siblings[path.peer]:
+            if other != path and self._paths[other].waiting:
+                self._wake(other, now + self._rule.grace)
         after = before.answered(seq, now)
         self._put(path, after, now)
         return after.state != before.state
@@ -91,7 +91,7 @@ class Probing:
                 continue
             del self._wake_at[path]
             before = self._paths[path]
-            after = before.tick(now, self._proof_for(path))
+            after = before.tick(now, self._proof(path, now))
             self._put(path, after, now)
             if after.state != before.state:
                 changed.append(path)
@@ -109,13 +109,29 @@ class Probing:
 
     def _put(self, path: PathId, state: ProbedPath, now: float) -> None:
         self._paths[path] = state
-        self._wake(path, state.wakes_at(now, self._proof_for(path)))
+        self._wake(path, state.wakes_at(now, self._next_sign(path, now)))
 
     def _wake(self, path: PathId, at: float | None) -> None:
         if at is not None and at < self._wake_at.get(path, float("inf")):
             self._wake_at[path] = at
             heapq.heappush(self._wakes, (at, path))
 
-    def _proof_for(self, path: PathId) -> Proof:
-        others = (self._proof.get(p, NO_PROOF) for p in self._siblings[path.peer] if p != path)
-        return max(others, key=lambda proof: proof.sent, default=NO_PROOF)
+    def _add_sign(self, path: PathId, sign: Proof) -> None:
+        signs = self._signs.setdefault(path, deque())
+        if not signs or sign.sent >= signs[-1].sent:
+            signs.append(sign)
+        while len(signs) > 1 and self._settled(signs[1], sign.received):
+            signs.popleft()
+
+    def _settled(self, sign: Proof, now: float) -> bool:
+        return now >= sign.received + self._rule.grace
+
+    def _proof(self, path: PathId, now: float) -> Proof:
+        """The newest settled answer on a sibling. A fresher one must not displace it, or a stream never proves."""
+        signs = (s for p in self._siblings[path.peer] if p != path for s in self._signs.get(p, ()))
+        return max((s for s in signs if self._settled(s, now)), key=lambda s: s.sent, default=NO_PROOF)
+
+    def _next_sign(self, path: PathId, now: float) -> Proof:
+        """The answer on a sibling that settles next."""
+        signs = (s for p in self._siblings[path.peer] if p != path for s in self._signs.get(p, ()))
+        return min((s for s in signs if not self._settled(s, now)), key=lambda s: s.received, default=NO_PROOF)
