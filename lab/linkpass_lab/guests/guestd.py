@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import termios
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,7 @@ class Daemon:
             self.epoll.unregister(fd)
 
     def later(self, seconds: float, act: Any) -> None:
-        self.timers.append((monotonic() + seconds, act))
+        self.timers.append((time.monotonic() + seconds, act))
 
     def reap(self, _events: int) -> None:
         with suppress(BlockingIOError):
@@ -272,20 +273,16 @@ class Daemon:
 
     def run(self) -> None:
         while True:
-            wait = max(0.0, min(t for t, _ in self.timers) - monotonic()) if self.timers else -1
+            wait = max(0.0, min(t for t, _ in self.timers) - time.monotonic()) if self.timers else -1
             for fd, events in self.epoll.poll(wait):
                 entry = self.watched.get(fd)  # an earlier event of this round may have closed it
                 if entry is not None:
                     entry[1](events)
-            now = monotonic()
+            now = time.monotonic()
             due = [act for at, act in self.timers if at <= now]
             self.timers = [t for t in self.timers if t[0] > now]
             for act in due:
                 act()
-
-
-def monotonic() -> float:
-    return float(os.times().elapsed)  # spares importing time
 
 
 def start(daemon: Daemon, link: Link, channel: int, asked: dict[str, Any]) -> None:
@@ -365,9 +362,9 @@ def put(path: str, text: str) -> None:
 
 def await_carrier(device: str) -> None:
     """A bond takes a look at its ports (miimon) before it says that it has carrier; a device made earlier is down."""
-    until = monotonic() + CARRIER
+    until = time.monotonic() + CARRIER
     while Path(f"/sys/class/net/{device}/operstate").read_text().strip() != "up":
-        if monotonic() > until:
+        if time.monotonic() > until:
             raise SystemExit(f"guestd: {device} has no carrier after {CARRIER:g} s")
         select.select([], [], [], 0.02)
 
@@ -423,7 +420,7 @@ def serve(told: dict[str, Any], address: str) -> None:
         p for p in Path("/sys/class/virtio-ports").iterdir() if (p / "name").read_text().strip() == "linkpass"
     )
     fd = os.open(f"/dev/{port.name}", os.O_RDWR | os.O_CLOEXEC)
-    Link(daemon, fd).send(frame_json(0, Kind.HELLO, {"name": told["name"], "uptime": monotonic()}))
+    Link(daemon, fd).send(frame_json(0, Kind.HELLO, {"name": told["name"], "uptime": round(time.monotonic(), 2)}))
     daemon.run()
 
 

@@ -249,10 +249,15 @@ class GuestLab:
 
 
 def _tools(folder: Path) -> None:
-    """`linkpassctl` for use in guests, whether or not the distribution is installed."""
+    """Tools for use in guests, whether or not the distribution is installed."""
     folder.mkdir()
     tool = folder / "linkpassctl"
     tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m linkpass.ctl "$@"\n')
+    tool.chmod(0o755)
+    # Starts a command on another guest, as a remote shell does; mpirun's plm_rsh_agent.
+    code = f'import sys; sys.path.insert(0, "{TREE / "lab"}"); from linkpass_lab.guests import gx; gx.main()'
+    tool = folder / "gx"
+    tool.write_text(f"#!/bin/sh\nexec {os.path.realpath(sys.executable)} -E -s -S -c '{code}' \"$@\"\n")
     tool.chmod(0o755)
 
 
