@@ -11,6 +11,7 @@ from linkpass.errors import LinkPassError
 from linkpass_lab import fault as values
 from linkpass_lab import realisations, scenario
 from linkpass_lab.agents import Agents
+from linkpass_lab.breaking import broken, mend, strike
 from linkpass_lab.fault import VERBS, Fault, FaultKind
 from linkpass_lab.lab import Lab, LabError
 from linkpass_lab.ledger import Ledger, LedgerError, runs
@@ -175,7 +176,7 @@ def parse_words(kind: str, words: list[str]) -> Fault:
 def fault(options: argparse.Namespace) -> int:
     """Strike."""
     wanted = parse_words(options.kind, options.words)
-    realisations.attach(Ledger.find(options.lab)).inject(wanted)
+    strike(realisations.attach(Ledger.find(options.lab)), wanted)
     print(f"in force: {wanted}")
     return 0
 
@@ -183,9 +184,9 @@ def fault(options: argparse.Namespace) -> int:
 def repair(options: argparse.Namespace) -> int:
     """Take back one fault, or all."""
     lab = realisations.attach(Ledger.find(options.lab))
-    todo = [parse_words(options.kind, options.words)] if options.kind else lab.broken()[::-1]
+    todo = [parse_words(options.kind, options.words)] if options.kind else broken(lab.ledger)[::-1]
     for one in todo:
-        lab.repair(one)
+        mend(lab, one)
         print(f"repaired: {one}")
     if not todo:
         print("nothing is broken")

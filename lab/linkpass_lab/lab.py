@@ -40,10 +40,6 @@ class Lab(Protocol):
         """Take a fault back, and end a flap train. Repairing what isn't broken is fine."""
         ...
 
-    def broken(self) -> list[Fault]:
-        """The faults in force, oldest first, whoever injected them."""
-        ...
-
     def popen(
         self,
         host: str,

@@ -179,23 +179,11 @@ class NamespaceLab:
 
     def inject(self, fault: Fault) -> None:
         self._check(fault)
-        noted = self.ledger.add("fault", str(fault), **_table(fault))
-        try:
-            self._apply(fault, broken=True)
-        except BaseException:
-            self.ledger.undone(noted)
-            raise
+        self._apply(fault, broken=True)
 
     def repair(self, fault: Fault) -> None:
         self._check(fault)
         self._apply(fault, broken=False)
-        for noted in self.ledger.standing("fault"):
-            if noted.data == _table(fault):
-                self.ledger.undone(noted)
-
-    def broken(self) -> list[Fault]:
-        """The faults in force, oldest first, whoever injected them."""
-        return [_fault(m.data) for m in self.ledger.standing("fault")]
 
     def _check(self, fault: Fault) -> None:
         """FaultError unless this fault can be injected here."""
@@ -315,16 +303,6 @@ class NamespaceLab:
                 end([(int(noted.data["pid"]), int(noted.data["start"]))])
                 self.ledger.undone(noted)
         self._carrier(fault, up=True)
-
-
-def _table(fault: Fault) -> dict[str, str | int]:
-    """A fault as the ledger holds it: numbers as words, which `fault.parse` reads as well."""
-    target = {k: v for k in ("host", "rail", "leaf") if (v := getattr(fault, k))}
-    return {"verb": str(fault.kind), **target, **{k: str(v) for k, v in fault.parameters}}
-
-
-def _fault(data: Mapping[str, str | int]) -> Fault:
-    return faults.parse({"kind": data["verb"], **{k: v for k, v in data.items() if k != "verb"}})
 
 
 def _tools(folder: Path) -> None:

@@ -10,6 +10,7 @@ from linkpass.errors import LinkPassError
 from linkpass_lab import fault as faults
 from linkpass_lab import realisations, traffic
 from linkpass_lab.agents import Agents, kernel_routes
+from linkpass_lab.breaking import mend, strike
 from linkpass_lab.checks import AFTERWARDS, Facts, Outcome, evaluate
 from linkpass_lab.fault import Fault
 from linkpass_lab.lab import Lab, LabError
@@ -126,7 +127,7 @@ class _Play:
         if step.fault is not None:
             return self.strike(step)
         if step.repair is not None:
-            self.lab.repair(self.struck[step.repair])
+            mend(self.lab, self.struck[step.repair])
             return f"repaired {self.struck[step.repair]}"
         if step.agent is not None:
             return self.agent(step.agent["host"], step.agent["do"])
@@ -142,7 +143,7 @@ class _Play:
         fault = faults.parse(table)
         self.struck[step.name] = fault
         self.facts.times[step.name] = time.monotonic()
-        self.lab.inject(fault)
+        strike(self.lab, fault)
         return str(fault)
 
     def rail(self, named: str) -> str:

@@ -82,6 +82,11 @@ class UdpStream:
             self._result = udpstream.read(self.folder)
         return self._result.json()
 
+    def gaps(self) -> list[dict[str, float]]:
+        """The gaps that ended so far, while it runs: gap (ms), start and end (monotonic s)."""
+        lines = self.live.read_text().splitlines()
+        return [told for text in lines if "gap" in (told := json.loads(text))]
+
     def result(self, after: int = 0) -> udpstream.Result:
         """The result, once stopped; only gaps that end after that time (monotonic ns) count."""
         return udpstream.read(self.folder, after=after)
