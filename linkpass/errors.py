@@ -5,6 +5,7 @@
     ├── RefusedError       a guard said no: the last usable path, a missing permission
     ├── NotFoundError      a port, peer or object that isn't there
     ├── UnreachableError   the agent can't be reached over its socket
+    ├── WireError          bytes or values that the wire format doesn't allow
     └── KernelError        the kernel refused a request (carries errno)
 
 The message is one line that names the thing and the remedy.
@@ -43,6 +44,10 @@ class NotFoundError(LinkPassError):
 
 class UnreachableError(LinkPassError):
     """The agent can't be reached."""
+
+
+class WireError(LinkPassError):
+    """Input from the network, or a value bound for it, that breaks a rule of the wire format."""
 
 
 class KernelError(LinkPassError):

@@ -1,1 +1,37 @@
-"""How host records travel between agents."""
+"""Sharing host records between agents: a protocol core without I/O (`Gossip`), its UDP adapter, the fleet's keys."""
+
+from linkpass_topology.gossip.core import Gossip
+from linkpass_topology.gossip.keyring import Keyring
+from linkpass_topology.gossip.options import Options
+from linkpass_topology.gossip.outputs import (
+    Acked,
+    Address,
+    Drop,
+    Dropped,
+    Learned,
+    Output,
+    Outrun,
+    PeerSilent,
+    PeerUp,
+    Send,
+)
+from linkpass_topology.gossip.peers import PeerInfo
+from linkpass_topology.gossip.udp import GossipUdp
+
+__all__ = [
+    "Acked",
+    "Address",
+    "Drop",
+    "Dropped",
+    "Gossip",
+    "GossipUdp",
+    "Keyring",
+    "Learned",
+    "Options",
+    "Output",
+    "Outrun",
+    "PeerInfo",
+    "PeerSilent",
+    "PeerUp",
+    "Send",
+]

@@ -1,0 +1,260 @@
+"""What sealed datagrams say: a row of messages, each `type (1 byte), length (2), body`, then zero bytes as padding.
+
+Numbers are big-endian. A text is one length byte and that many ASCII characters. A stamp is incarnation (8),
+version (8), digest (8). Anything that doesn't fit these forms exactly is a `WireError`.
+
+    1 PING     token (4)                          is answered by
+    2 PONG     token (4)
+    3 PART     host, stamp, delta (1), index (1), count (1), bytes of the encoded record or delta
+    4 ACK      host, stamp, need (1)              "this is what I hold of host"; need: send it whole
+    5 SUMMARY  hosts (4), sum (8)                 opens an anti-entropy round
+    6 DIGESTS  complete (1), first, end, (host, stamp)...   complete: all that I hold in [first, end)
+    7 WANT     host...
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from linkpass.errors import WireError
+from linkpass.wire import HOST, MAX_NUMBER, MAX_RECORD, Stamp
+
+MAX_DATAGRAM = 1400  # bytes of UDP payload: below 1,500 less IPv6 and UDP headers, with room for a tunnel
+OVERHEAD = 34  # of a sealed datagram: header 18, tag 16 (see seal.py)
+MAX_PAYLOAD = MAX_DATAGRAM - OVERHEAD
+_FRAME = struct.Struct("!BH")
+_STAMP = struct.Struct("!QQ8s")
+_TOKEN = struct.Struct("!I")
+_SUMMARY = struct.Struct("!IQ")
+_PART = struct.Struct("!BBB")
+CHUNK = MAX_PAYLOAD - _FRAME.size - 1 - 64 - _STAMP.size - _PART.size  # bytes of a record in one part: 1,271
+MAX_PARTS = -(-MAX_RECORD // CHUNK)  # 39
+NO_STAMP = Stamp(0, 0, bytes(8))  # "I hold nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for a Pong with the same token."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answers a Ping."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Piece `index` of `count` of an encoded record, or of a delta that results in the record of `stamp`."""
+
+    host: str
+    stamp: Stamp
+    delta: bool
+    index: int
+    count: int
+    chunk: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What the sender holds of `host`; NO_STAMP for nothing."""
+
+    host: str
+    stamp: Stamp
+    need: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The sender's whole view in 12 bytes."""
+
+    hosts: int
+    sum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What the sender holds; all of it in [first, end) when complete ('' as end: no end)."""
+
+    complete: bool
+    first: str
+    end: str
+    entries: tuple[tuple[str, Stamp], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Asks for whole records."""
+
+    hosts: tuple[str, ...]
+
+
+Message = Ping | Pong | Part | Ack | Summary | Digests | Want
+
+
+def text_size(text: str) -> int:
+    """Bytes that a text takes."""
+    return 1 + len(text)
+
+
+def entry_size(host: str) -> int:
+    """Bytes that an entry of Digests takes."""
+    return text_size(host) + _STAMP.size
+
+
+def _text(text: str) -> bytes:
+    return bytes((len(text),)) + text.encode("ascii")
+
+
+def _body(message: Message) -> tuple[int, bytes]:
+    match message:
+        case Ping(token):
+            return 1, _TOKEN.pack(token)
+        case Pong(token):
+            return 2, _TOKEN.pack(token)
+        case Part(host, stamp, delta, index, count, chunk):
+            return 3, _text(host) + _STAMP.pack(*stamp) + _PART.pack(delta, index, count) + chunk
+        case Ack(host, stamp, need):
+            return 4, _text(host) + _STAMP.pack(*stamp) + bytes((need,))
+        case Summary(hosts, total):
+            return 5, _SUMMARY.pack(hosts, total)
+        case Digests(complete, first, end, entries):
+            rows = b"".join(_text(host) + _STAMP.pack(*stamp) for host, stamp in entries)
+            return 6, bytes((complete,)) + _text(first) + _text(end) + rows
+        case Want(hosts):
+            return 7, b"".join(map(_text, hosts))
+
+
+def pack(messages: Iterable[Message]) -> list[bytes]:
+    """Payloads of at most MAX_PAYLOAD bytes that hold the messages in their order."""
+    payloads = [bytearray()]
+    for message in messages:
+        kind, body = _body(message)
+        size = _FRAME.size + len(body)
+        if size > MAX_PAYLOAD:
+            raise WireError(f"message of {size} bytes, more than {MAX_PAYLOAD}")
+        if len(payloads[-1]) + size > MAX_PAYLOAD:
+            payloads.append(bytearray())
+        payloads[-1] += _FRAME.pack(kind, len(body)) + body
+    return [bytes(p) for p in payloads if p]
+
+
+def parts(host: str, stamp: Stamp, data: bytes, *, delta: bool) -> list[Part]:
+    """`data` cut to fit datagrams."""
+    count = max(1, -(-len(data) // CHUNK))
+    return [Part(host, stamp, delta, i, count, data[i * CHUNK : (i + 1) * CHUNK]) for i in range(count)]
+
+
+class _Body:
+    """Reads a message's body from the front; running short is a WireError."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        if self.at + size > len(self.data):
+            raise WireError("message: cut short")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def text(self) -> str:
+        try:
+            return self.take(self.take(1)[0]).decode("ascii")
+        except UnicodeDecodeError as e:
+            raise WireError("message: text is not ASCII") from e
+
+    def host(self) -> str:
+        name = self.text()
+        if not HOST.fullmatch(name):
+            raise WireError("message: bad host name")
+        return name
+
+    def border(self) -> str:
+        """An end of a range of hosts: a host name, or empty."""
+        name = self.text()
+        if name and not HOST.fullmatch(name):
+            raise WireError("message: bad end of a range")
+        return name
+
+    def stamp(self) -> Stamp:
+        incarnation, version, digest = _STAMP.unpack(self.take(_STAMP.size))
+        if incarnation > MAX_NUMBER or version > MAX_NUMBER:
+            raise WireError("message: incarnation or version is too large")
+        return Stamp(incarnation, version, digest)
+
+    def flag(self) -> bool:
+        value = self.take(1)[0]
+        if value > 1:
+            raise WireError("message: flag is neither 0 nor 1")
+        return bool(value)
+
+    def rest(self) -> bytes:
+        return self.take(len(self.data) - self.at)
+
+    @property
+    def more(self) -> bool:
+        return self.at < len(self.data)
+
+
+def _read_part(b: _Body) -> Message:
+    host, stamp, delta = b.host(), b.stamp(), b.flag()
+    index, count = b.take(2)
+    chunk = b.rest()
+    if not index < count <= MAX_PARTS:
+        raise WireError(f"part: {index} of {count}")
+    if not 0 < len(chunk) <= CHUNK or (len(chunk) != CHUNK and index + 1 < count):
+        raise WireError("part: wrong length")
+    return Part(host, stamp, delta, index, count, chunk)
+
+
+def _read_digests(b: _Body) -> Message:
+    complete, first, end, entries = b.flag(), b.border(), b.border(), []
+    while b.more:
+        entries.append((b.host(), b.stamp()))
+    if (end and any(host >= end for host, _ in entries)) or any(host < first for host, _ in entries):
+        raise WireError("digests: host outside the range")
+    return Digests(complete, first, end, tuple(entries))
+
+
+def _read_want(b: _Body) -> Message:
+    hosts = []
+    while b.more:
+        hosts.append(b.host())
+    return Want(tuple(hosts))
+
+
+_READERS: dict[int, Callable[[_Body], Message]] = {
+    1: lambda b: Ping(*_TOKEN.unpack(b.take(4))),
+    2: lambda b: Pong(*_TOKEN.unpack(b.take(4))),
+    3: _read_part,
+    4: lambda b: Ack(b.host(), b.stamp(), b.flag()),
+    5: lambda b: Summary(*_SUMMARY.unpack(b.take(_SUMMARY.size))),
+    6: _read_digests,
+    7: _read_want,
+}
+
+
+def unpack(payload: bytes) -> list[Message]:
+    """The messages of a payload; WireError, and none of them, if any is malformed."""
+    found: list[Message] = []
+    at = 0
+    while at < len(payload) and payload[at]:
+        if at + _FRAME.size > len(payload):
+            raise WireError("message: cut short")
+        kind, length = _FRAME.unpack_from(payload, at)
+        at += _FRAME.size
+        reader = _READERS.get(kind)
+        if reader is None or at + length > len(payload):
+            raise WireError("message: unknown type or cut short")
+        body = _Body(payload[at : at + length])
+        found.append(reader(body))
+        if body.more:
+            raise WireError("message: too long")
+        at += length
+    if any(payload[at:]):
+        raise WireError("message: padding is not zero")
+    return found
