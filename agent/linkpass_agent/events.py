@@ -1,6 +1,5 @@
-"""Writes the host's story: numbers each event, logs it in one line, and hands it to `story.py`, which keeps it."""
+"""Numbers the events of the host's story and hands them on: to `story.py`, which keeps them, and to the log."""
 
-import logging
 from collections.abc import Callable
 
 from linkpass.clock import Clock
@@ -8,18 +7,13 @@ from linkpass.model import Event, EventKind
 
 Data = dict[str, str | int | float | bool | None]
 
-log = logging.getLogger("linkpass.events")
-LEVEL = {EventKind.FAILED: logging.ERROR, EventKind.REFUSED: logging.WARNING}
-# First doubts come and go by the hundred on a busy host; the rest of the story is for the log.
-QUIET_STATES = ("suspect", "unknown")
-
 
 class EventLog:
-    """Numbers start at 1 and have no gaps. `tell` keeps the event and hands it to followers."""
+    """Numbers start at 1 and have no gaps. Every event goes to each of `tells`, in order."""
 
-    def __init__(self, clock: Clock, tell: Callable[[Event], None]) -> None:
+    def __init__(self, clock: Clock, *tells: Callable[[Event], None]) -> None:
         self._clock = clock
-        self._tell = tell
+        self._tells = tells
         self._seq = 0
 
     def add(
@@ -33,14 +27,8 @@ class EventLog:
     ) -> Event:
         """Record one event; `at` is when it happened (monotonic seconds), now unless given."""
         self._seq += 1
-        data = data or {}
-        event = Event(
-            self._seq, self._clock.now() if at is None else at, self._clock.wall(), kind, subject, text, cause, data
-        )
-        self._tell(event)
-        passing = kind is EventKind.VERDICT and (data.get("to") in QUIET_STATES or data.get("from") in QUIET_STATES)
-        level = logging.DEBUG if passing else LEVEL.get(kind, logging.INFO)
-        if log.isEnabledFor(level):
-            fields = {"event": kind.value, "subject": subject, "cause": cause, **data}
-            log.log(level, "%s: %s", subject, text, extra={"fields": fields})
+        when = self._clock.now() if at is None else at
+        event = Event(self._seq, when, self._clock.wall(), kind, subject, text, cause, data or {})
+        for tell in self._tells:
+            tell(event)
         return event

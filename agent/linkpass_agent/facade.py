@@ -23,7 +23,6 @@ from .memory import Drained, Memory, State
 from .reactor import Reactor
 from .story import Follower, Story
 
-SILENT = 3.0  # s without a word from a peer's agent until it is shown as silent
 # States that don't count against the host's health: up, or out by an operator's wish.
 FINE = (PortState.UP, PortState.DRAINED, PortState.SUSPECT)
 
@@ -33,6 +32,7 @@ class Contact:
     """What the sharing part knows of one peer's agent. `heard` is monotonic seconds, None if never."""
 
     address: str
+    state: str
     heard: float | None
 
 
@@ -103,7 +103,7 @@ class AgentFacade:
                 PeerView(
                     host=host,
                     address=contact.address if contact else None,
-                    state="never-seen" if age is None else "silent" if age > SILENT else "connected",
+                    state=contact.state if contact else "never-seen",
                     heard=age,
                     incarnation=record.incarnation if record else 0,
                     version=record.version if record else 0,

@@ -35,6 +35,7 @@ LEVELS = {
     EventKind.REFUSED: logging.WARNING,
     EventKind.FAILED: logging.ERROR,
 }
+PASSING = frozenset({"suspect", "unknown"})
 
 
 def setup(settings: LogSettings, stream: TextIO, environ: Mapping[str, str]) -> logging.Handler:
@@ -77,7 +78,14 @@ def tell(event: Event) -> None:
     fields: dict[str, object] = {"kind": event.kind.value, "subject": event.subject, "seq": event.seq}
     if event.cause:
         fields["cause"] = event.cause
-    say(STORY, LEVELS.get(event.kind, logging.INFO), event.text, **fields, **_apart(event.data, fields))
+    say(STORY, _level(event), event.text, **fields, **_apart(event.data, fields))
+
+
+def _level(event: Event) -> int:
+    # First doubts come and go by the hundred on a busy host; `linkpassctl events` still shows them.
+    if event.kind is EventKind.VERDICT and not PASSING.isdisjoint((event.data.get("from"), event.data.get("to"))):
+        return logging.DEBUG
+    return LEVELS.get(event.kind, logging.INFO)
 
 
 def _apart(data: Mapping[str, object], taken: Mapping[str, object]) -> dict[str, object]:

@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +21,20 @@ from random import Random
 from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError
 from linkpass.model import EventKind, Hop, HostRecord, PathId, PortState
-from linkpass.settings import Settings
-from linkpass_topology.gossip import keyring
-from linkpass_topology.gossip.core import Config, Gossip
-from linkpass_topology.gossip.outputs import Learned, Output, Outrun, PeerSilent, PeerUp
-from linkpass_topology.gossip.udp import GossipUdp
+from linkpass.settings import Endpoint, Settings
+from linkpass_topology.gossip import (
+    Gossip,
+    GossipUdp,
+    Learned,
+    Options,
+    Output,
+    Outrun,
+    PeerSilent,
+    PeerUp,
+    keyring,
+)
 
+from . import log as logs
 from . import memory as memories
 from .act.ledger import Ledger
 from .act.routes import RouteActuator, RouteRule
@@ -37,7 +46,6 @@ from .judge.holddown import HoldDownRule
 from .judge.probe import ProbeRule
 from .judge.probing import Probing
 from .judge.schedule import ScheduleRule
-from .log import configure as configure_log
 from .memory import Memory
 from .reactor import Identity, Reactor
 from .see import carrier
@@ -110,7 +118,7 @@ class Agent:
         self.clock = SystemClock()
         self.started = self.clock.now()
         self.story = Story()
-        self.events = EventLog(self.clock, self.story.tell)
+        self.events = EventLog(self.clock, self.story.tell, logs.tell)
         self.memory = Memory(_folder(settings.paths.state))
         self.state, complaint = self.memory.load()
         self._remember(complaint)
@@ -151,9 +159,16 @@ class Agent:
             self.clock,
         )
         self.gossip = GossipUdp(
-            Gossip(Config(settings.host, settings.share.seeds, settings.share.anti_entropy), fleet, Random()),
-            self._gossiped,
+            Gossip(
+                settings.host,
+                fleet,
+                settings.share.seeds,
+                rng=Random(),
+                entropy=os.urandom,
+                options=Options(anti_entropy=settings.share.anti_entropy),
+            ),
             self.clock,
+            self._gossiped,
         )
         self.files = carrier.CarrierFiles(rails)
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
@@ -213,10 +228,11 @@ class Agent:
         return self.routes.current if self.routes else {}
 
     def _contacts(self) -> Mapping[str, Contact]:
-        return {p.host: Contact(f"{p.addr[0]}:{p.addr[1]}", p.heard) for p in self.gossip.peers()}
+        known = ((Endpoint(*p.addr), p) for p in self.gossip.core.peers())
+        return {p.host or str(at): Contact(str(at), p.state, p.heard) for at, p in known}
 
     def _dropped(self) -> Counter[str]:
-        return Counter({str(k): n for k, n in self.gossip.dropped.items()}) + self.prober.dropped
+        return Counter({str(k): n for k, n in self.gossip.core.dropped.items()}) + self.prober.dropped
 
     def _remember(self, complaint: str) -> None:
         if complaint:
@@ -272,7 +288,10 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, or until a part fails."""
         self.reactor.observe(await self.sweep.look())
-        await self.gossip.open(self.settings.share.listen)
+        try:
+            await self.gossip.open(self.settings.share.listen)
+        except OSError as e:
+            raise LinkPassError(f"can't listen at {e.strerror}; see share.listen") from e
         self.events.add(
             EventKind.AGENT,
             self.settings.host,
@@ -308,7 +327,7 @@ class Agent:
 
 async def run(settings: Settings) -> int:
     """The daemon: returns 0 after a tidy shutdown."""
-    configure_log(settings.log)
+    logs.setup(settings.log, sys.stderr, os.environ)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,6 +19,8 @@ def judge(
         since = 0.0
     if RANK[probe.state] > RANK[worst]:
         worst, since, cause = probe.state, probe.since, f"path: {probe.cause}"
+    if worst is S.UP:
+        cause = "both ports are up and probes are answered"
     held = max((v.held_until for v in (local, probe) if v.held_until is not None), default=None)
     verdict = Verdict(
         worst,
