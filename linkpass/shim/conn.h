@@ -3,10 +3,13 @@
  *
  * The caller's duties, on which exactness rests:
  *   - post on the real queue pair in the order of tokens, with the token as wr_id;
+ *   - serialise posters with everything that returns actions (a migration's step), not with polling on the
+ * fast path;
  *   - hand in every completion of this queue pair, in the order of its completion queue, with the epoch it
  * belongs to;
  *   - say lp_conn_drained only when the queue pair is in ERR and every completion has been handed in, and
  * read rq_psn after that;
+ *   - on LP_DO_FAIL, drain the queue pair first when that is still possible, then take lp_conn_next's errors;
  *   - write nothing on a spare but mails counted with lp_conn_mail_sent, before the epoch opens on it, and
  * requests.
  */
@@ -35,6 +38,7 @@ struct lp_conn {
     struct lp_send_ring *sends;
     struct lp_recv_ring *recvs; /* NULL with an SRQ: see docs/shim.md */
     uint32_t error;             /* first path error seen, an ibv_wc_status; 0: none */
+    uint32_t consumed;          /* receives of the present epoch that completed with success */
     uint32_t executed;          /* requests found executed by watermark, all migrations */
     uint32_t replayed;
     uint32_t migrations;
@@ -52,7 +56,7 @@ enum lp_post {
     LP_POST_NOW = 0, /* recorded: post it on the real queue pair now */
     LP_POST_HELD,    /* recorded: success to the job, posted later */
     LP_POST_FULL,    /* ENOMEM */
-    LP_POST_TOO_BIG, /* EINVAL */
+    LP_POST_TOO_BIG  /* EINVAL */
 };
 
 /* A completion for the job. */
@@ -66,7 +70,14 @@ struct lp_done {
 };
 
 /* ibv_wc_status values that the core knows (they are kernel ABI). */
-enum { LP_WC_OK = 0, LP_WC_LOC_QP_OP = 2, LP_WC_FLUSH = 5, LP_WC_RETRY_EXC = 12, LP_WC_FATAL = 19 };
+enum {
+    LP_WC_OK = 0,
+    LP_WC_LOC_QP_OP = 2,
+    LP_WC_FLUSH = 5,
+    LP_WC_RETRY_EXC = 12,
+    LP_WC_FATAL = 19,
+    LP_WC_RESP_TIMEOUT = 20
+};
 enum lp_status_class { LP_CLASS_OK, LP_CLASS_FLUSH, LP_CLASS_PATH, LP_CLASS_APP };
 enum lp_status_class lp_status_class(uint32_t wc_status);
 
@@ -98,7 +109,8 @@ uint32_t lp_conn_fatal(struct lp_conn *conn,
 uint32_t lp_conn_tell(struct lp_conn *conn, const struct lp_identity *who, const struct lp_tell *tell);
 uint32_t lp_conn_spare_usable(struct lp_conn *conn, uint32_t spare, const struct lp_path *path);
 uint32_t lp_conn_spare_gone(struct lp_conn *conn, uint32_t spare);
-uint32_t lp_conn_drained(struct lp_conn *conn, uint32_t epoch, bool psn_known, uint32_t rq_psn);
+/* `known`: which parts of the mark could be read (enum lp_mark_flags). */
+uint32_t lp_conn_drained(struct lp_conn *conn, uint32_t epoch, uint32_t known, uint32_t rq_psn);
 uint32_t lp_conn_unfenced(struct lp_conn *conn, uint32_t epoch);
 uint32_t lp_conn_opened(struct lp_conn *conn, uint32_t epoch, bool done);
 uint32_t lp_conn_replayed(struct lp_conn *conn, uint32_t epoch);

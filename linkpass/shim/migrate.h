@@ -27,16 +27,17 @@
 enum lp_role { LP_LEADER = 0, LP_FOLLOWER, LP_ROLES };
 
 enum lp_state {
-    LP_ACTIVE = 0, /* requests flow on `epoch` */
-    LP_HOLD,       /* a voluntary move: new requests wait until no own atomic is in flight */
-    LP_PREP,       /* leader: the same, and the follower was asked to do so and fence */
-    LP_FENCING,    /* `epoch`'s queue pair is on its way to ERR and is being drained */
-    LP_FENCED,     /* own mark is final. Leader: looks for a spare. Follower: waits for an offer */
-    LP_OPENING,    /* receives are being posted on the spare; `epoch` is the new one */
-    LP_OFFERED,    /* leader: the offer is out */
-    LP_REPLAYING,  /* settled; the replay is being posted */
-    LP_FAILED,     /* the job has its original errors; final but for DESTROY */
-    LP_DEAD,       /* destroyed; final */
+    LP_NOWHERE = 0, /* not a state: where impossible steps lead */
+    LP_ACTIVE,      /* requests flow on `epoch` */
+    LP_HOLD,        /* a voluntary move: new requests wait until no own atomic is in flight */
+    LP_PREP,        /* leader: the same, and the follower was asked to do so and fence */
+    LP_FENCING,     /* `epoch`'s queue pair is on its way to ERR and is being drained */
+    LP_FENCED,      /* own mark is final. Leader: looks for a spare. Follower: waits for an offer */
+    LP_OPENING,     /* receives are being posted on the spare; `epoch` is the new one */
+    LP_OFFERED,     /* leader: the offer is out */
+    LP_REPLAYING,   /* settled; the replay is being posted */
+    LP_FAILED,      /* the job has its original errors; final but for DESTROY */
+    LP_DEAD,        /* destroyed; final */
     LP_STATES
 };
 
@@ -124,7 +125,7 @@ const struct lp_mark *lp_mig_mark(const struct lp_mig *mig, uint32_t epoch);
 const char *lp_state_text(enum lp_state state);
 const char *lp_event_text(enum lp_event event);
 
-/* The table, for tests and for docs/shim.md. next == LP_STATES: impossible. */
+/* The table, for tests and for docs/shim.md. next == LP_NOWHERE: impossible. */
 struct lp_row {
     uint8_t next; /* enum lp_state */
     uint32_t actions;

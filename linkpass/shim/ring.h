@@ -92,7 +92,7 @@ struct lp_send_ring {
     _Atomic uint32_t tail;
     uint32_t undone;          /* oldest that isn't DONE (poller's) */
     uint32_t next;            /* oldest that isn't posted in this epoch (poster's) */
-    _Atomic uint32_t atomics; /* atomics recorded and not DONE */
+    _Atomic uint32_t atomics; /* atomics posted and not known complete */
     uint32_t reserved;
 };
 
@@ -109,8 +109,10 @@ struct lp_send_ring *lp_send_ring_init(void *block, uint32_t max_wr, uint32_t ma
 /* A new path: packets count from 0 again, after `mails` packets that the shim itself has sent on it. */
 void lp_send_ring_epoch(struct lp_send_ring *ring, uint32_t first_psn, uint32_t path_mtu, uint32_t mails);
 
-/* Records. `*token` is then its number; it is HELD. */
-enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *send, uint32_t *token);
+/* Records. `*token` is then its number. With `post` it counts as POSTED at once (it must be the oldest not
+ * posted, and the caller posts it right after), else it is HELD. */
+enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *send, bool post,
+                               uint32_t *token);
 /* Takes back the newest record, whose real post failed. */
 void lp_send_ring_unpush(struct lp_send_ring *ring, uint32_t token);
 /* The oldest HELD request, to be posted now; false if there is none. */
@@ -147,11 +149,10 @@ struct lp_recv_ring {
     uint32_t slots;
     uint32_t max_wr;
     uint32_t max_sge;
-    uint32_t consumed; /* of the present epoch, completed with success */
     _Atomic uint32_t head;
     _Atomic uint32_t tail;
     uint32_t next;
-    uint32_t reserved[9];
+    uint32_t reserved[10];
 };
 
 size_t lp_recv_ring_bytes(uint32_t max_wr, uint32_t max_sge);
@@ -159,7 +160,7 @@ struct lp_recv_ring *lp_recv_ring_init(void *block, uint32_t max_wr, uint32_t ma
 /* A new path: nothing is posted on it yet, every recorded receive is HELD. */
 void lp_recv_ring_epoch(struct lp_recv_ring *ring);
 enum lp_push lp_recv_ring_push(struct lp_recv_ring *ring, uint64_t wr_id, const struct lp_sge *sges,
-                               uint32_t count, uint32_t *token);
+                               uint32_t count, bool post, uint32_t *token);
 void lp_recv_ring_unpush(struct lp_recv_ring *ring, uint32_t token);
 bool lp_recv_ring_next(struct lp_recv_ring *ring, uint32_t *token);
 void lp_recv_ring_posted(struct lp_recv_ring *ring, uint32_t token);

@@ -54,7 +54,7 @@ static inline uint32_t lp_psn_ahead(uint32_t psn, uint32_t from) {
 }
 
 static inline bool lp_op_takes_receive(enum lp_op op) {
-    return op == LP_OP_SEND || op == LP_OP_WRITE_IMM || op == LP_OP_OPAQUE;
+    return op == LP_OP_SEND || op == LP_OP_WRITE_IMM || op == LP_OP_OPAQUE /* SEND_WITH_INV */;
 }
 
 /* One request as settle sees it. Packet counts are those of the settled epoch: [first, end), `end` exclusive.
@@ -64,7 +64,7 @@ struct lp_span {
     uint64_t end;
     uint8_t op; /* enum lp_op */
     bool fence; /* IBV_SEND_FENCE: was not sent before every earlier READ and atomic had its response */
-    bool takes_receive;
+    bool done;  /* known complete by other means: only passed over */
 };
 
 /* Reads request number `at`, 0 being the oldest that isn't known complete. */

@@ -1,0 +1,399 @@
+#include "ring.h"
+
+#include <string.h>
+
+#include "mutant.h"
+
+#define LINE 64u /* a cache line: entries and payloads start on one */
+
+static size_t aligned(size_t bytes) {
+    return (bytes + LINE - 1) & ~(size_t)(LINE - 1);
+}
+
+static uint32_t slots_for(uint32_t max_wr) {
+    uint32_t slots = 1;
+    while (slots < max_wr && slots < (1u << 31)) {
+        slots <<= 1;
+    }
+    return slots;
+}
+
+static uint32_t stride_for(uint32_t max_sge, uint32_t max_inline) {
+    size_t sges = (size_t)max_sge * sizeof(struct lp_sge);
+    size_t need = sges > max_inline ? sges : max_inline;
+    return (uint32_t)((need + 15) & ~(size_t)15);
+}
+
+static uint32_t load(const _Atomic uint32_t *value) {
+    return atomic_load_explicit(value, memory_order_acquire);
+}
+
+static void store(_Atomic uint32_t *value, uint32_t next) {
+    atomic_store_explicit(value, next, memory_order_release);
+}
+
+static uint32_t peek(const _Atomic uint32_t *value) {
+    return atomic_load_explicit(value, memory_order_relaxed);
+}
+
+/* ---- sends
+ * --------------------------------------------------------------------------------------------------- */
+
+static char *send_entries(const struct lp_send_ring *ring) {
+    return (char *)ring + aligned(sizeof(*ring));
+}
+
+static char *send_payloads(const struct lp_send_ring *ring) {
+    return send_entries(ring) + aligned((size_t)ring->slots * sizeof(struct lp_send_entry));
+}
+
+static uint8_t *send_verdicts(const struct lp_send_ring *ring) {
+    return (uint8_t *)send_payloads(ring) + aligned((size_t)ring->slots * ring->stride);
+}
+
+size_t lp_send_ring_bytes(uint32_t max_wr, uint32_t max_sge, uint32_t max_inline) {
+    size_t slots = slots_for(max_wr);
+    return aligned(sizeof(struct lp_send_ring)) + aligned(slots * sizeof(struct lp_send_entry)) +
+           aligned(slots * stride_for(max_sge, max_inline)) + aligned(slots);
+}
+
+struct lp_send_ring *lp_send_ring_init(void *block, uint32_t max_wr, uint32_t max_sge, uint32_t max_inline) {
+    struct lp_send_ring *ring = block;
+    memset(block, 0, lp_send_ring_bytes(max_wr, max_sge, max_inline));
+    ring->slots = slots_for(max_wr);
+    ring->max_wr = max_wr;
+    ring->max_sge = max_sge;
+    ring->max_inline = max_inline;
+    ring->stride = stride_for(max_sge, max_inline);
+    ring->path_mtu = 256;
+    return ring;
+}
+
+void lp_send_ring_epoch(struct lp_send_ring *ring, uint32_t first_psn, uint32_t path_mtu, uint32_t mails) {
+    ring->first_psn = first_psn & LP_PSN_MASK;
+    ring->path_mtu = path_mtu;
+    ring->posted = LP_MUTANT(LP_M_MAILS_FORGOTTEN) ? 0 : mails;
+    ring->acked = 0;
+    ring->taken = 0;
+}
+
+struct lp_send_entry *lp_send_ring_at(struct lp_send_ring *ring, uint32_t token) {
+    return (struct lp_send_entry *)(void *)send_entries(ring) + (token & (ring->slots - 1));
+}
+
+void *lp_send_ring_payload(struct lp_send_ring *ring, uint32_t token) {
+    return send_payloads(ring) + (size_t)(token & (ring->slots - 1)) * ring->stride;
+}
+
+uint32_t lp_send_ring_count(const struct lp_send_ring *ring) {
+    return load(&ring->tail) - load(&ring->head);
+}
+
+bool lp_send_ring_has_undone(const struct lp_send_ring *ring) {
+    return ring->undone != load(&ring->tail);
+}
+
+/* Copies the data of an inline request: the job may reuse its buffer as soon as the post returns. */
+static void copy_inline(char *to, const struct lp_send *send) {
+    for (uint32_t i = 0; i < send->sge_count; i++) {
+        if (send->sges[i].length != 0) {
+            memcpy(to, (const void *)(uintptr_t)send->sges[i].addr, send->sges[i].length);
+        }
+        to += send->sges[i].length;
+    }
+}
+
+enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *send, bool post,
+                               uint32_t *token) {
+    const uint32_t tail = peek(&ring->tail);
+    if (tail - load(&ring->head) >= ring->max_wr) {
+        return LP_PUSH_FULL;
+    }
+    uint64_t length = 0;
+    for (uint32_t i = 0; i < send->sge_count; i++) {
+        length += send->sges[i].length;
+    }
+    const bool is_inline = send->flags & LP_SEND_INLINE;
+    if (length > (UINT64_C(1) << 31) ||
+        (is_inline ? length > ring->max_inline : send->sge_count > ring->max_sge)) {
+        return LP_PUSH_TOO_BIG;
+    }
+    struct lp_send_entry *entry = lp_send_ring_at(ring, tail);
+    entry->wr_id = send->wr_id;
+    entry->first = entry->end = 0;
+    entry->remote_addr = send->remote_addr;
+    entry->compare_add = send->compare_add;
+    entry->swap = send->swap;
+    entry->rkey = send->rkey;
+    entry->imm = send->imm;
+    entry->length = (uint32_t)length;
+    entry->sge_count = is_inline ? 0 : send->sge_count;
+    entry->op = send->op;
+    entry->opcode = send->opcode;
+    entry->flags = send->flags;
+    entry->state = LP_HELD;
+    entry->replays = 0;
+    if (is_inline) {
+        copy_inline(lp_send_ring_payload(ring, tail), send);
+    } else if (send->sge_count != 0) {
+        memcpy(lp_send_ring_payload(ring, tail), send->sges, send->sge_count * sizeof(struct lp_sge));
+    }
+    if (post) {
+        lp_send_ring_posted(ring, tail);
+    }
+    *token = tail;
+    store(&ring->tail, tail + 1);
+    return LP_PUSH_OK;
+}
+
+static void leave_posted(struct lp_send_ring *ring, const struct lp_send_entry *entry) {
+    if (entry->op == LP_OP_ATOMIC) {
+        atomic_fetch_sub_explicit(&ring->atomics, 1, memory_order_relaxed);
+    }
+}
+
+void lp_send_ring_unpush(struct lp_send_ring *ring, uint32_t token) {
+    struct lp_send_entry *entry = lp_send_ring_at(ring, token);
+    if (entry->state == LP_POSTED) {
+        leave_posted(ring, entry);
+        ring->posted = entry->first;
+        ring->next = token;
+    }
+    store(&ring->tail, token);
+}
+
+bool lp_send_ring_next(struct lp_send_ring *ring, uint32_t *token) {
+    const uint32_t tail = peek(&ring->tail);
+    while (ring->next != tail && lp_send_ring_at(ring, ring->next)->state == LP_DONE) {
+        ring->next++;
+    }
+    *token = ring->next;
+    return ring->next != tail;
+}
+
+void lp_send_ring_posted(struct lp_send_ring *ring, uint32_t token) {
+    struct lp_send_entry *entry = lp_send_ring_at(ring, token);
+    entry->first = ring->posted;
+    entry->end = entry->first + lp_packets(entry->op, entry->length, ring->path_mtu);
+    if (LP_MUTANT(LP_M_RETRANSMITS) && entry->replays != 0) {
+        entry->end += entry->end - entry->first;
+    }
+    ring->posted = entry->end;
+    entry->state = LP_POSTED;
+    if (entry->op == LP_OP_ATOMIC) {
+        atomic_fetch_add_explicit(&ring->atomics, 1, memory_order_relaxed);
+    }
+    ring->next = token + 1;
+}
+
+bool lp_send_ring_complete(struct lp_send_ring *ring, uint32_t token) {
+    if (token - ring->undone >= load(&ring->tail) - ring->undone ||
+        lp_send_ring_at(ring, token)->state != LP_POSTED) {
+        return false;
+    }
+    for (uint32_t at = ring->undone; at != token + 1; at++) {
+        struct lp_send_entry *entry = lp_send_ring_at(ring, at);
+        if (entry->state == LP_POSTED) {
+            ring->acked = entry->end;
+            ring->taken += lp_op_takes_receive(entry->op);
+            leave_posted(ring, entry);
+            entry->state = LP_DONE;
+        }
+    }
+    ring->undone = token + 1;
+    return true;
+}
+
+bool lp_send_ring_pop(struct lp_send_ring *ring, struct lp_send_entry *entry) {
+    const uint32_t head = peek(&ring->head);
+    if (head == load(&ring->tail)) {
+        return false;
+    }
+    const struct lp_send_entry *oldest = lp_send_ring_at(ring, head);
+    if (oldest->state != LP_DONE) {
+        return false;
+    }
+    *entry = *oldest;
+    store(&ring->head, head + 1);
+    if (ring->undone == head) {
+        ring->undone = head + 1;
+    }
+    return true;
+}
+
+bool lp_send_ring_discard(struct lp_send_ring *ring, struct lp_send_entry *entry) {
+    const uint32_t head = peek(&ring->head);
+    if (head == load(&ring->tail)) {
+        return false;
+    }
+    struct lp_send_entry *oldest = lp_send_ring_at(ring, head);
+    *entry = *oldest;
+    if (oldest->state == LP_POSTED) {
+        leave_posted(ring, oldest);
+    }
+    store(&ring->head, head + 1);
+    if (ring->undone == head) {
+        ring->undone = head + 1;
+    }
+    if (ring->next == head) {
+        ring->next = head + 1;
+    }
+    return true;
+}
+
+static struct lp_span span_of(const void *requests, uint32_t at) {
+    struct lp_send_ring *ring = (struct lp_send_ring *)(uintptr_t)requests;
+    const struct lp_send_entry *entry = lp_send_ring_at(ring, ring->undone + at);
+    return (struct lp_span){.first = entry->first,
+                            .end = entry->end,
+                            .op = entry->op,
+                            .fence = entry->flags & LP_SEND_FENCE,
+                            .done = entry->state == LP_DONE};
+}
+
+enum lp_settle_fault lp_send_ring_settle(struct lp_send_ring *ring, const struct lp_mark *mark, bool commit,
+                                         uint32_t *executed) {
+    uint32_t bad = 0;
+    uint8_t *verdicts = send_verdicts(ring);
+    /* Requests behind `next` were never posted on this path; before it, all are POSTED or DONE. */
+    const struct lp_settle_in in = {.requests = ring,
+                                    .span = span_of,
+                                    .count = ring->next - ring->undone,
+                                    .acked = ring->acked,
+                                    .posted = ring->posted,
+                                    .first_psn = ring->first_psn,
+                                    .taken = ring->taken,
+                                    .mark = *mark};
+    *executed = 0;
+    enum lp_settle_fault fault = lp_settle(&in, verdicts, &bad);
+    if (fault != LP_SETTLE_FINE || !commit) {
+        return fault;
+    }
+    for (uint32_t i = 0; i < in.count; i++) {
+        struct lp_send_entry *entry = lp_send_ring_at(ring, ring->undone + i);
+        if (entry->state == LP_DONE) {
+            continue;
+        }
+        leave_posted(ring, entry);
+        if (verdicts[i] == LP_EXECUTED && !LP_MUTANT(LP_M_REPLAY_ALL)) {
+            *executed += 1;
+            entry->state = LP_DONE;
+        } else {
+            entry->state = LP_HELD;
+            entry->replays++;
+        }
+    }
+    ring->next = ring->undone;
+    return fault;
+}
+
+/* ---- receives
+ * ------------------------------------------------------------------------------------------------ */
+
+static char *recv_entries(const struct lp_recv_ring *ring) {
+    return (char *)ring + aligned(sizeof(*ring));
+}
+
+size_t lp_recv_ring_bytes(uint32_t max_wr, uint32_t max_sge) {
+    size_t slots = slots_for(max_wr);
+    return aligned(sizeof(struct lp_recv_ring)) + aligned(slots * sizeof(struct lp_recv_entry)) +
+           aligned(slots * max_sge * sizeof(struct lp_sge));
+}
+
+struct lp_recv_ring *lp_recv_ring_init(void *block, uint32_t max_wr, uint32_t max_sge) {
+    struct lp_recv_ring *ring = block;
+    memset(block, 0, lp_recv_ring_bytes(max_wr, max_sge));
+    ring->slots = slots_for(max_wr);
+    ring->max_wr = max_wr;
+    ring->max_sge = max_sge;
+    return ring;
+}
+
+void lp_recv_ring_epoch(struct lp_recv_ring *ring) {
+    uint32_t head = peek(&ring->head);
+    if (LP_MUTANT(LP_M_RECV_TWICE) && head != 0) {
+        head -= 1;
+        store(&ring->head, head);
+    }
+    ring->next = head;
+    for (uint32_t at = head; at != load(&ring->tail); at++) {
+        lp_recv_ring_at(ring, at)->state = LP_HELD;
+    }
+}
+
+struct lp_recv_entry *lp_recv_ring_at(struct lp_recv_ring *ring, uint32_t token) {
+    return (struct lp_recv_entry *)(void *)recv_entries(ring) + (token & (ring->slots - 1));
+}
+
+struct lp_sge *lp_recv_ring_sges(struct lp_recv_ring *ring, uint32_t token) {
+    char *base = recv_entries(ring) + aligned((size_t)ring->slots * sizeof(struct lp_recv_entry));
+    return (struct lp_sge *)(void *)base + (size_t)(token & (ring->slots - 1)) * ring->max_sge;
+}
+
+uint32_t lp_recv_ring_count(const struct lp_recv_ring *ring) {
+    return load(&ring->tail) - load(&ring->head);
+}
+
+enum lp_push lp_recv_ring_push(struct lp_recv_ring *ring, uint64_t wr_id, const struct lp_sge *sges,
+                               uint32_t count, bool post, uint32_t *token) {
+    const uint32_t tail = peek(&ring->tail);
+    if (tail - load(&ring->head) >= ring->max_wr) {
+        return LP_PUSH_FULL;
+    }
+    if (count > ring->max_sge) {
+        return LP_PUSH_TOO_BIG;
+    }
+    struct lp_recv_entry *entry = lp_recv_ring_at(ring, tail);
+    entry->wr_id = wr_id;
+    entry->sge_count = count;
+    entry->state = LP_HELD;
+    if (count != 0) {
+        memcpy(lp_recv_ring_sges(ring, tail), sges, count * sizeof(*sges));
+    }
+    if (post) {
+        lp_recv_ring_posted(ring, tail);
+    }
+    *token = tail;
+    store(&ring->tail, tail + 1);
+    return LP_PUSH_OK;
+}
+
+void lp_recv_ring_unpush(struct lp_recv_ring *ring, uint32_t token) {
+    if (ring->next == token + 1) {
+        ring->next = token;
+    }
+    store(&ring->tail, token);
+}
+
+bool lp_recv_ring_next(struct lp_recv_ring *ring, uint32_t *token) {
+    *token = ring->next;
+    return ring->next != peek(&ring->tail);
+}
+
+void lp_recv_ring_posted(struct lp_recv_ring *ring, uint32_t token) {
+    lp_recv_ring_at(ring, token)->state = LP_POSTED;
+    ring->next = token + 1;
+}
+
+bool lp_recv_ring_consume(struct lp_recv_ring *ring, uint32_t token, struct lp_recv_entry *entry) {
+    const uint32_t head = peek(&ring->head);
+    if (head == load(&ring->tail) || token != head || lp_recv_ring_at(ring, head)->state != LP_POSTED) {
+        return false;
+    }
+    *entry = *lp_recv_ring_at(ring, head);
+    store(&ring->head, head + 1);
+    return true;
+}
+
+bool lp_recv_ring_discard(struct lp_recv_ring *ring, struct lp_recv_entry *entry) {
+    const uint32_t head = peek(&ring->head);
+    if (head == load(&ring->tail)) {
+        return false;
+    }
+    *entry = *lp_recv_ring_at(ring, head);
+    store(&ring->head, head + 1);
+    if (ring->next == head) {
+        ring->next = head + 1;
+    }
+    return true;
+}
