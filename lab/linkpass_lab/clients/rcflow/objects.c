@@ -47,6 +47,7 @@ static int create_queues(struct objects *x, const struct options *o, const struc
         fcntl(x->channel->fd, F_SETFL, fcntl(x->channel->fd, F_GETFL) | O_NONBLOCK);
     }
     x->queue_count = o->split_cq ? 2 : 1;
+    x->queues[0].batch = x->queues[1].batch = o->cq_ex_batch;
     if (create_queue(x, &x->queues[0], o->cq_ex, o->split_cq ? sends : sends + receives) ||
         (o->split_cq && create_queue(x, &x->queues[1], o->cq_ex, receives)))
         return fail(why, room, "a completion queue");
@@ -140,26 +141,31 @@ void objects_destroy(struct objects *x) {
     memset(x, 0, sizeof(*x));
 }
 
-static int drain_extended(struct ibv_cq_ex *ex, struct completion *out, int max) {
-    struct ibv_poll_cq_attr attr = {0};
-    int n = 0, rc = ibv_start_poll(ex, &attr);
-    if (rc == ENOENT)
-        return 0;
-    if (rc)
-        return -1;
-    do {
-        struct completion *c = &out[n++];
-        *c = (struct completion){.wr_id = ex->wr_id, .status = ex->status, .qp_num = ibv_wc_read_qp_num(ex)};
-        if (c->status == IBV_WC_SUCCESS) {
-            c->opcode = (int)ibv_wc_read_opcode(ex);
-            c->byte_len = ibv_wc_read_byte_len(ex);
-            c->has_imm = ibv_wc_read_wc_flags(ex) & IBV_WC_WITH_IMM;
-            c->imm = c->has_imm ? be32toh(ibv_wc_read_imm_data(ex)) : 0;
-        } else {
-            c->vendor_err = ibv_wc_read_vendor_err(ex);
-        }
-    } while (n < max && (rc = ibv_next_poll(ex)) == 0);
-    ibv_end_poll(ex);
+static void read_extended(struct ibv_cq_ex *ex, struct completion *c) {
+    *c = (struct completion){.wr_id = ex->wr_id, .status = (int)ex->status, .qp_num = ibv_wc_read_qp_num(ex)};
+    if (c->status != IBV_WC_SUCCESS) {
+        c->vendor_err = ibv_wc_read_vendor_err(ex);
+        return;
+    }
+    c->opcode = (int)ibv_wc_read_opcode(ex);
+    c->byte_len = ibv_wc_read_byte_len(ex);
+    c->has_imm = ibv_wc_read_wc_flags(ex) & IBV_WC_WITH_IMM;
+    c->imm = c->has_imm ? be32toh(ibv_wc_read_imm_data(ex)) : 0;
+}
+
+/* One completion per start and end, unless in batches: rxe's next_poll at the end of a queue is broken (--help). */
+static int drain_extended(struct ibv_cq_ex *ex, bool batch, struct completion *out, int max) {
+    int n = 0, rc = 0;
+    while (n < max && rc == 0) {
+        struct ibv_poll_cq_attr attr = {0};
+        rc = ibv_start_poll(ex, &attr);
+        if (rc)
+            break;
+        do
+            read_extended(ex, &out[n++]);
+        while (batch && n < max && (rc = ibv_next_poll(ex)) == 0);
+        ibv_end_poll(ex);
+    }
     return rc == 0 || rc == ENOENT ? n : -1;
 }
 
@@ -181,7 +187,7 @@ static int drain_plain(struct ibv_cq *cq, struct completion *out, int max) {
 }
 
 int queue_drain(struct queue *q, struct completion *out, int max) {
-    return q->ex ? drain_extended(q->ex, out, max) : drain_plain(q->cq, out, max);
+    return q->ex ? drain_extended(q->ex, q->batch, out, max) : drain_plain(q->cq, out, max);
 }
 
 int queues_arm(struct objects *x, bool solicited) {

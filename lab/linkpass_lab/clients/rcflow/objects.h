@@ -12,6 +12,7 @@
 struct queue {
     struct ibv_cq *cq;
     struct ibv_cq_ex *ex; /* the same queue, when it is polled by start_poll */
+    bool batch;            /* with next_poll */
     unsigned events_taken;
 };
 

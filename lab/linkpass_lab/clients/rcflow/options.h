@@ -8,7 +8,7 @@
 struct options {
     struct settings settings;
     struct workload workload; /* the client's counts; a server takes it over */
-    bool events, new_api, cq_ex, threads, split_cq;
+    bool events, new_api, cq_ex, cq_ex_batch, threads, split_cq;
 };
 
 /* Exits with EXIT_USAGE on a mistake, with 0 after --help. */

@@ -106,7 +106,7 @@ static int post_extended(struct objects *x, struct initiator *i, const struct re
         struct ibv_sge sges[SGES_MAX];
         size_t sge_count = to_sges(x, i, o, sges);
         qp->wr_id = own_wr_id(i->qp, o->request.seq);
-        qp->wr_flags = flags_of(i, o) & ~(unsigned)IBV_SEND_INLINE;
+        qp->wr_flags = flags_of(i, o); /* rxe goes by the inline flag, others by the setter */
         begin_extended(qp, o, remote->base[o->remote_mr] + o->remote_at, remote->rkey[o->remote_mr]);
         set_extended_data(qp, o, sges, sge_count);
     }
