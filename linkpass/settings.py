@@ -6,13 +6,12 @@
 All times are seconds. Values are frozen; unknown keys are errors. `agent/linkpass.toml` shows every key in place.
 """
 
-import difflib
 import ipaddress
 import re
 import socket
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,9 +24,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
-from linkpass import toml_lines
+from linkpass import config_errors
 from linkpass.errors import ConfigError
 
 RUN = "/run/linkpass"
@@ -340,86 +339,4 @@ def parse(text: str, path: Path) -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as e:
-        raise _first_of(e, text, path) from e
-
-
-def _first_of(error: ValidationError, text: str, path: Path) -> ConfigError:
-    lines = toml_lines.line_map(text)
-    end = max(1, len(text.splitlines()))
-    found = []
-    for detail in error.errors(include_url=False):
-        at = _path_of(detail)
-        line = toml_lines.line_of(lines, at) or end  # nothing of it is there: to be added at the end
-        found.append(ConfigError(path, line, _dotted(at), _problem(detail)))
-    first, *rest = sorted(found, key=lambda e: (e.line, e.problem.startswith("missing")))
-    return ConfigError(path, first.line, first.key, "\n".join([first.problem, *map(str, rest)]))
-
-
-def _path_of(detail: ErrorDetails) -> toml_lines.Path:
-    extra = str(detail.get("ctx", {}).get("key", ""))
-    return (*detail["loc"], *(int(p) if p.isdigit() else p for p in extra.split(".") if p))
-
-
-def _dotted(path: toml_lines.Path) -> str:
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            shown = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else repr(part)
-            text += f".{shown}" if text else shown
-    return text
-
-
-def _problem(detail: ErrorDetails) -> str:
-    """One error of pydantic in words for whoever edits the file."""
-    match detail["type"]:
-        case "linkpass":
-            return detail["msg"]
-        case "extra_forbidden":
-            return "unknown key" + _suggestion(detail["loc"])
-        case "missing":
-            return "missing" + _remedy(detail["loc"])
-        case "model_type":
-            return f"should be a table: [{_dotted(detail['loc'])}]"
-        case "tuple_type" if detail["loc"] == ("port",):
-            return "should be an array of tables: write [[port]], once for each fabric port"
-        case "tuple_type":
-            return "should be a list"
-    problem = detail["msg"].replace("Input should", "should").replace("String should", "should")
-    value = detail["input"]
-    return f"{problem}, got {value!r}" if isinstance(value, str | int | float) else problem
-
-
-def _remedy(loc: toml_lines.Path) -> str:
-    hints: dict[toml_lines.Path, str] = {
-        ("port",): "; add a [[port]] with name and rail for each fabric port",
-        ("share",): "; add a [share] with listen and keyring",
-        ("share", "listen"): '; give our management address, like "10.99.0.1:7471"',
-        ("share", "keyring"): "; give the path of the fleet's keys",
-    }
-    return hints.get(loc, "")
-
-
-def _suggestion(loc: toml_lines.Path) -> str:
-    """A known key that looks like the unknown one, or the table where it belongs."""
-    *parents, unknown = loc
-    known = _keys_at(tuple(parents))
-    tables = [t for t in _keys_at(()) if t != "port" and unknown in _keys_at((t,))]
-    if tables:
-        return f"; it belongs into [{'] or ['.join(tables)}]"
-    near = difflib.get_close_matches(str(unknown), known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known here: {', '.join(known)}"
-
-
-def _keys_at(path: toml_lines.Path) -> list[str]:
-    model: type[BaseModel] | None = Settings
-    for part in path:
-        if isinstance(part, int):
-            continue
-        fields = {f.alias or n: f.annotation for n, f in (model.model_fields if model else {}).items()}
-        candidates = [fields.get(part), *get_args(fields.get(part))]
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    return [f.alias or n for n, f in model.model_fields.items()] if model else []
+        raise config_errors.first_of(e, Settings, text, path) from e
