@@ -40,6 +40,7 @@ CLASSES: Mapping[str, Callable[[str, Lab], Fault]] = {
 }
 RETURN = 60.0  # s within which both paths must be in use again
 LASTS = 1.0  # s that a fault lasts for those who recover by themselves: 4 times the longest outage expected
+FORGOTTEN = 2.0  # s after which a path that OSPF knows and the kernel doesn't have is lost for good
 # 30 faults of one port in a few minutes are a flap train to a hold-down; it is not what is measured here.
 CONFIG = {"hold_down": {"first": 0.2, "max": 0.2}}
 
@@ -78,10 +79,23 @@ class WithFrr:
     def __init__(self, lab: Lab, _: float) -> None:
         self.lab, self.lasts = lab, LASTS
         self.frr = Frr(lab)
+        self.since: float | None = None  # when OSPF was whole and the kernel's routes were not
+        self.reminders = 0
         self.frr.start()
 
     def whole(self) -> bool:
-        return self.frr.whole()
+        """As `Frr.whole`; FRR is reminded of a path that it forgot for good, or there would be no next trial."""
+        if not self.frr.sessions():
+            self.since = None
+            return False
+        if not (short := self.frr.short()):
+            return True
+        self.since = self.since or time.monotonic()
+        if time.monotonic() > self.since + FORGOTTEN:
+            self.reminders += 1
+            for host in short:
+                self.frr.remind(host)
+        return False
 
     def stages(self, zero: float) -> dict[str, float]:
         return {}
@@ -229,11 +243,15 @@ def main() -> int:
     finally:
         for lab in labs:
             lab.close()
+    frr = running.get("frr")
+    reminders = frr.reminders if isinstance(frr, WithFrr) else 0
     rows, stages = summarise(trials), stage_rows(trials)
     note = (
         f"{options.trials} trials each, ms; `capped` were ended by the repair "
         f"({LASTS:g} s, for none {options.cap:g} s). Python {platform.python_version()}, {platform.release()}.\n"
     )
+    if reminders:
+        note += f"FRR forgot a path {reminders} times after carrier had come back and had to be reminded by hand.\n"
     text = "\n".join([note, markdown(rows), "First event of each kind after the fault, ms:\n", markdown(stages)])
     print(text)
     if options.markdown:

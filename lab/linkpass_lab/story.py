@@ -1,10 +1,14 @@
 """Turns events of several hosts into a timeline that a person can read. Pure: text in, text out."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from linkpass_topology.fabric import Fabric
+
+
+VIA = re.compile(r" via [0-9a-f.:]+")  # the device tells the way already
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,14 @@ def picture(fabric: Fabric, near: str, far: str) -> str:
 
 
 def timeline(lines: Iterable[Line], zero: float) -> Iterator[str]:
-    """A line each, with milliseconds since `zero`; the same event told twice in a row is counted, not repeated."""
-    last: tuple[str, str, str, str] | None = None
+    """A line each, with milliseconds since `zero`. A cause that this host has just given isn't said again."""
+    causes: dict[str, str] = {}
     for line in lines:
-        key = (line.host, line.kind, line.subject, line.text)
-        if key != last:
-            cause = f"  [{line.cause}]" if line.cause and line.cause not in line.text else ""
-            text = line.text if line.subject in line.text else f"{line.subject}: {line.text}"
-            yield f"{(line.at - zero) * 1e3:+9.1f} ms  {line.host:<4} {line.kind:<8} {text}{cause}"
-        last = key
+        known = not line.cause or line.cause in line.text or causes.get(line.host) == line.cause
+        causes[line.host] = line.cause
+        text = VIA.sub("", line.text if line.subject in line.text else f"{line.subject}: {line.text}")
+        cause = "" if known else f"  [{line.cause}]"
+        yield f"{(line.at - zero) * 1e3:+9.1f} ms  {line.host:<4} {line.kind:<8} {text}{cause}"
 
 
 def first(lines: Iterable[Line], host: str, *kinds: str) -> float | None:
@@ -69,7 +72,7 @@ def stages(lines: list[Line], zero: float, near: str, far: str) -> dict[str, flo
         "learned": first(lines, near, "learned"),
         "decided": first(lines, near, "decided"),
         "acted": first(lines, near, "acted"),
-        "flowed": first(lines, far, "stream"),
+        "flowed": first(lines, far, "flowed"),
     }
     return {name: round((at - zero) * 1e3, 2) for name, at in found.items() if at is not None}
 

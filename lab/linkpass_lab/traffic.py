@@ -34,7 +34,10 @@ class Workload(Protocol):
 
 
 class UdpStream:
-    """`udpstream`, with rate (packets/s), port, realtime. The result is `udpstream.Result` as a table."""
+    """`udpstream`, with rate (packets/s), port, realtime, report_ms (gaps to tell of at once).
+
+    The result is `udpstream.Result` as a table.
+    """
 
     def __init__(self, lab: Lab, traffic: Traffic) -> None:
         self.traffic = traffic
@@ -55,7 +58,14 @@ class UdpStream:
         port = int(p.get("port", 5201))
         realtime = ["--realtime"] if p.get("realtime", False) else []
         ends = (
-            (self.traffic.target, "receive", ["--bind", f"{target}:{port}", "--log", str(self.folder / "received")]),
+            (
+                self.traffic.target,
+                "receive",
+                [
+                    *("--bind", f"{target}:{port}", "--log", str(self.folder / "received")),
+                    *("--report", str(p.get("report_ms", 20))),
+                ],
+            ),
             (
                 self.traffic.source,
                 "send",
