@@ -35,9 +35,11 @@ from linkpass.api import (
     Problem,
     StatusView,
 )
+from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError, NotFoundError, RefusedError
 from linkpass.settings import Settings
 from linkpass_agent.api_socket import Limits, Peer, listening
+from linkpass_agent.log import Held
 
 log = logging.getLogger("linkpass.api")
 
@@ -180,6 +182,7 @@ class Api:
         self.group = group
         self.group_name = group_name
         self.limits = limits
+        self.held = Held(SystemClock())
         self.closing = asyncio.Event()
         self.follows: dict[int, int] = {}  # uid -> how many
 
@@ -260,7 +263,8 @@ class Api:
         peer: Peer = request.state.peer
         if not peer.may_change(self.group):
             group = f" and members of group {self.group_name!r}" if self.group_name else ""
-            log.warning("refused a change to %s", peer, extra={"path": request.url.path[:200]})
+            said = {"peer": str(peer), "path": request.url.path[:200]}
+            self.held.say(log, logging.WARNING, "refused a change", key="change", **said)
             raise HTTPException(403, f"{peer} may not change anything: only root{group} may")
         return str(peer)
 

@@ -69,7 +69,7 @@ async def as_user(
     return int(answer.split()[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-async def test_other_user_may_read_but_not_change(open_settings: Settings) -> None:
+async def test_other_user_may_read_but_not_change(open_settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     facade = FakeFacade()
     path = open_settings.paths.socket
     async with serve(facade, open_settings):
@@ -79,7 +79,10 @@ async def test_other_user_may_read_but_not_change(open_settings: Settings) -> No
             status, answer = await as_user(path, "POST", f"/v1/ports/a-rail0/{verb}", body)
             assert status == 403
             assert answer["error"] == "uid 65534 may not change anything: only root may"
+        for _ in range(5):
+            await as_user(path, "POST", "/v1/ports/a-rail0/undrain")
     assert facade.changes == []
+    assert caplog.text.count("refused a change") == 3  # of 7: nobody fills the journal
 
 
 async def test_member_of_the_group_may_change_and_a_stranger_may_not(open_settings: Settings) -> None:
