@@ -120,33 +120,29 @@ class Mesh:
         """Let time pass; True as soon as `until` holds."""
         end = self.now + seconds
         while not until():
-            at = min([t for c in self.cores.values() if (t := c.next_timer()) is not None], default=end)
-            if self._flying and self._flying[0][0] <= at:
-                at, _, source, target, data = heapq.heappop(self._flying)
-                if at > end:
-                    self.now = end
-                    return until()
-                self.now = max(self.now, at)
+            timer = min([t for c in self.cores.values() if (t := c.next_timer()) is not None], default=end + 1.0)
+            arrival = self._flying[0][0] if self._flying else end + 1.0
+            at = min(timer, arrival)
+            if at > end:
+                self.now = end
+                return False
+            self.now = max(self.now, at)
+            if arrival <= timer:
+                _, _, source, target, data = heapq.heappop(self._flying)
                 host = next((h for h in self.cores if self.address(h) == target), None)
                 if host is not None:
                     self.deliver(host, data, source)
                 continue
-            if at > end:
-                self.now = end
-                return until()
-            self.now = max(self.now, at)
             for host, core in list(self.cores.items()):
-                timer = core.next_timer()
-                if timer is not None and timer <= self.now:
+                due = core.next_timer()
+                if due is not None and due <= self.now:
                     self.take(host, core.on_timer(self.now))
         return True
 
     def agree(self) -> bool:
-        """Whether all views are equal and hold what every owner published last."""
+        """Whether all views are equal and hold every host; its owner holds its last one, so all do."""
         views = [{r.host: r for r in core.view} for core in self.cores.values()]
-        return all(v == views[0] for v in views) and all(
-            views[0].get(h) is c.view.get(h) or views[0].get(h) == c.view.get(h) for h, c in self.cores.items()
-        )
+        return all(v == views[0] for v in views) and views[0].keys() >= self.cores.keys()
 
     def learned(self, host: str) -> list[tuple[float, Learned]]:
         return [(at, o) for at, o in self.out[host] if isinstance(o, Learned)]
