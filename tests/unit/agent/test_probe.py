@@ -38,13 +38,13 @@ def held() -> ProbedPath:
 
 
 def test_table_of_moves_is_the_one_that_was_designed() -> None:
-    assert MOVES == {
+    assert {
         S.UNKNOWN: {S.UP, S.SUSPECT},
         S.UP: {S.SUSPECT},
         S.SUSPECT: {S.UP, S.DOWN},
         S.DOWN: {S.HELD},
         S.HELD: {S.UP, S.DOWN},
-    }
+    } == MOVES
 
 
 @pytest.mark.parametrize("state", list(MOVES))

@@ -1,5 +1,6 @@
 """When probes leave: periods, jitter, and the bound on their rate."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -33,7 +34,7 @@ def made(rule: ScheduleRule, all_: list[PathId], fast: list[PathId], seed: int =
 def test_intervals_lie_between_three_quarters_of_the_period_and_the_period(fast: bool, period: float) -> None:
     path = paths(1)
     times = [t for t, _ in run(made(RULE, path, path if fast else []), 0.0, 200 * period)]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(times)]
     assert times[0] <= period
     assert min(gaps) >= 0.75 * period - 1e-9
     assert max(gaps) <= period + 2e-6
