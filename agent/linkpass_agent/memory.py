@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
+# What reading a damaged file may raise: bad UTF-8 or JSON, wrong shapes, numbers without end, a million brackets.
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -37,14 +39,14 @@ class Memory:
     def load(self) -> tuple[State, str]:
         """What was remembered, and a complaint ('' if there is none)."""
         try:
-            text = self._path.read_text()
+            data = self._path.read_bytes()
         except FileNotFoundError:
             return State(), ""
         except OSError as e:
             return State(), f"{self._path}: {e.strerror}; drains of earlier runs are unknown"
         try:
-            return _state(json.loads(text)), ""
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            return _state(json.loads(data)), ""
+        except DAMAGE as e:
             aside = self._path.with_suffix(".bad")
             self._path.replace(aside)
             return (

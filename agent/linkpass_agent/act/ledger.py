@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 SCHEMA = 1
+# What reading a damaged file may raise: bad UTF-8 or JSON, wrong shapes, numbers without end, a million brackets.
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(slots=True)
@@ -29,19 +31,19 @@ class Ledger:
     def load(self) -> tuple[Made, str]:
         """What was made, and a complaint ('' if there is none). A file that can't be read is set aside."""
         try:
-            text = self._path.read_text()
+            data = self._path.read_bytes()
         except FileNotFoundError:
             return Made(), ""
         except OSError as e:
             return Made(), f"{self._path}: {e.strerror}; starting with an empty ledger"
         try:
-            raw = json.loads(text)
+            raw = json.loads(data)
             if raw["schema"] != SCHEMA:
                 raise ValueError(f"schema {raw['schema']}, expected {SCHEMA}")
             nexthops = {(str(n["device"]), str(n["via"])): int(n["id"]) for n in raw["nexthops"]}
             groups = {str(d): int(i) for d, i in raw["groups"].items()}
             return Made(nexthops, groups), ""
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+        except DAMAGE as e:
             aside = self._path.with_suffix(".bad")
             self._path.replace(aside)
             return Made(), f"{self._path} is damaged ({e}); set aside as {aside.name}, rebuilt from the kernel"
