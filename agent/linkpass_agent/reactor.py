@@ -4,7 +4,7 @@ Everything happens in the call that brings the news, so that nothing waits for a
 actuator) and the clock are passed in; the same class runs in the daemon and against fakes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -42,6 +42,8 @@ class Actuator(Protocol):
 
     @property
     def current(self) -> Mapping[str, tuple[Hop, ...]]: ...
+    @property
+    def unsure(self) -> Collection[str]: ...
     def apply(self, plan: Plan) -> list[Outcome]: ...
     def lost_device(self, device: str) -> None: ...
 
@@ -314,7 +316,9 @@ class Reactor:
         return Plan(tuple(s for p in plans for s in p.steps), tuple(r for p in plans for r in p.refused))
 
     def _plan_peer(self, peer: PeerPaths) -> Plan:
-        return planner.plan_peer(peer, self._me.addresses, self._actuator.current if self._actuator else {})
+        if self._actuator is None:
+            return planner.plan_peer(peer, self._me.addresses, {})
+        return planner.plan_peer(peer, self._me.addresses, self._actuator.current, self._actuator.unsure)
 
     def _act(self, host: str) -> None:
         """Plan for one peer and carry it out; what was already told (a retry, a shadow plan) isn't told again."""

@@ -7,7 +7,8 @@ that device's routes is taken for granted, and `verify` reads the truth.
 """
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Protocol
@@ -21,6 +22,8 @@ from .rtnl import KernelRoute, Message, NextHop
 
 # The kernel's answers to a next hop that can't be used now; the route does without it.
 HOP_ERRORS = frozenset({errno.ENETDOWN, errno.ENODEV, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL})
+
+log = logging.getLogger(__name__)
 
 
 class KernelDoor(Protocol):
@@ -69,11 +72,17 @@ class RouteActuator:
         self._exists: set[tuple[str, str]] = set()  # next hops that the kernel has, as far as we know
         self._current: dict[str, tuple[Hop, ...]] = {}
         self._unsure: set[str] = set()  # destinations whose route the kernel may have dropped
+        self._foreign: set[int] = set()  # next-hop ids that others use
 
     @property
     def current(self) -> Mapping[str, tuple[Hop, ...]]:
         """Destination -> next hops that the kernel has from us now."""
         return self._current
+
+    @property
+    def unsure(self) -> Collection[str]:
+        """Destinations whose hops in `current` may be gone: to be made again even where they look right."""
+        return self._unsure
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -81,7 +90,7 @@ class RouteActuator:
         """Find what an earlier agent left: take over whole routes, remove the rest. Returns what was mended."""
         self._made, complaint = self._ledger.load()
         told = [complaint] if complaint else []
-        ours = {n.id: n for n in self._kernel.nexthops() if n.protocol == self._rule.protocol}
+        ours = self._our_objects()
         routes = [r for r in self._kernel.routes() if self._is_ours(r)]
         hop_of = {
             i: (device, n.gateway)
@@ -108,7 +117,7 @@ class RouteActuator:
         if self._current:
             told.append(f"took over {len(self._current)} route(s) of an earlier agent")
         self._made, self._exists = made, set(made.nexthops)
-        self._ledger.save(made)
+        self._save()
         return told
 
     # -- prepare, commit, undo --------------------------------------------------------------------------------
@@ -116,11 +125,11 @@ class RouteActuator:
     def prepare(self, plan: Plan) -> Prepared:
         """Set object ids aside and write them down. Changes nothing in the kernel."""
         for step in plan.steps:
-            for hop in step.after:
+            for hop in (*step.before, *step.after):
                 self._made.nexthops.setdefault((hop.device, hop.via), 0)
             self._made.groups.setdefault(step.route.destination, 0)
         self._give_ids()
-        self._ledger.save(self._made)
+        self._save()
         return Prepared(plan, {s.route.destination: self._made.groups[s.route.destination] for s in plan.steps})
 
     def commit(self, prepared: Prepared) -> list[Outcome]:
@@ -141,7 +150,7 @@ class RouteActuator:
             self._current.pop(destination, None)
         self._sweep_unused()
         if kept:
-            self._ledger.save(self._made)
+            self._save()
         else:
             self._ledger.remove()
         return sorted(kept)
@@ -156,12 +165,12 @@ class RouteActuator:
             self._kernel.send([rtnl.delete_nexthop(group)])
         self._current.pop(destination, None)
         self._sweep_unused()
-        self._ledger.save(self._made)
+        self._save()
         return True
 
     def _stranded(self) -> set[str]:
         """Destinations that only our route reaches."""
-        others = [r for r in self._kernel.routes() if not self._is_ours(r)]
+        others = [r for r in self._kernel.routes() if not self._is_ours(r) and r.table == self._rule.table]
         return {d for d in self._current if not any(_covers(r, d) for r in others)}
 
     # -- keeping the picture true -----------------------------------------------------------------------------
@@ -173,7 +182,7 @@ class RouteActuator:
 
     def verify(self, device_of: Callable[[int], str | None]) -> list[str]:
         """Read the kernel's tables; returns destinations whose route isn't what we last made of it."""
-        objects = {n.id: n for n in self._kernel.nexthops() if n.protocol == self._rule.protocol}
+        objects = self._our_objects()
         hop_of = {
             i: Hop(device, n.gateway)
             for i, n in objects.items()
@@ -197,7 +206,10 @@ class RouteActuator:
         if error:
             hops, error = self._ensure(step.route, step.after, fast=False)
         if error:
-            back, _ = self._ensure(step.route, step.before, fast=False) if step.before else ((), "")
+            back, failed = self._ensure(step.route, step.before, fast=False) if step.before else ((), "")
+            if failed:  # the kernel has what it had before, or nothing: `verify` will tell
+                self._unsure.add(step.route.destination)
+                return Outcome(step, self._current.get(step.route.destination, ()), error)
             self._set_current(step.route.destination, back)
             return Outcome(step, back, error)
         self._set_current(step.route.destination, hops)
@@ -233,13 +245,17 @@ class RouteActuator:
         messages = [
             rtnl.set_group(group, [self._made.nexthops[h.device, h.via] for h in usable], self._rule.protocol)
         ]
-        if not fast or route.destination not in self._current or route.destination in self._unsure:
+        ours = route.destination in self._current or route.destination in self._unsure
+        if not fast or not ours or route.destination in self._unsure:
+            rule = self._rule
             messages.append(
                 rtnl.set_route(
-                    route.destination, route.source, group, self._rule.table, self._rule.metric, self._rule.protocol
+                    route.destination, route.source, group, rule.table, rule.metric, rule.protocol, replace=ours
                 )
             )
         refused = next((e for e in self._kernel.send(messages) if e is not None), None)
+        if refused is not None and refused.errno == errno.EEXIST:
+            return (), f"{refused}: somebody else's has metric {self._rule.metric}; give routes.metric another value"
         return ((), str(refused)) if refused else (tuple(usable), "")
 
     def _set_current(self, destination: str, hops: tuple[Hop, ...]) -> None:
@@ -249,7 +265,7 @@ class RouteActuator:
             self._current.pop(destination, None)
 
     def _give_ids(self) -> None:
-        used = {*self._made.nexthops.values(), *self._made.groups.values()}
+        used = {*self._made.nexthops.values(), *self._made.groups.values(), *self._foreign}
         free = self._rule.base
         for table in (self._made.nexthops, self._made.groups):
             for key, id_ in table.items():
@@ -264,6 +280,18 @@ class RouteActuator:
         unused = [hop for hop in self._made.nexthops if hop not in used]
         self._kernel.send([rtnl.delete_nexthop(self._made.nexthops.pop(hop)) for hop in unused])
         self._exists -= set(unused)
+
+    def _our_objects(self) -> dict[int, NextHop]:
+        objects = self._kernel.nexthops()
+        self._foreign = {n.id for n in objects if n.protocol != self._rule.protocol}
+        return {n.id: n for n in objects if n.protocol == self._rule.protocol}
+
+    def _save(self) -> None:
+        """A ledger that can't be written mustn't hold a fail-over up: our protocol number marks what is ours too."""
+        try:
+            self._ledger.save(self._made)
+        except OSError as e:
+            log.error("can't write the ledger: %s; going on without", e)
 
     def _is_ours(self, route: KernelRoute) -> bool:
         rule = self._rule

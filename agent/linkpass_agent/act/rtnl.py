@@ -15,7 +15,7 @@ from linkpass.errors import KernelError
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
-F_REQUEST, F_ACK, F_DUMP, F_REPLACE, F_CREATE = 0x1, 0x4, 0x300, 0x100, 0x400
+F_REQUEST, F_ACK, F_DUMP, F_REPLACE, F_EXCLUSIVE, F_CREATE = 0x1, 0x4, 0x300, 0x100, 0x200, 0x400
 NHA_ID, NHA_GROUP, NHA_OIF, NHA_GATEWAY = 1, 2, 5, 6
 RTA_DST, RTA_PRIORITY, RTA_PREFSRC, RTA_TABLE, RTA_NH_ID = 1, 6, 7, 15, 30
 RT_SCOPE_UNIVERSE, RTN_UNICAST = 0, 1
@@ -104,10 +104,16 @@ def _route(kind: int, flags: int, destination: str, table: int, metric: int, res
     return Message(kind, F_REQUEST | F_ACK | flags, head + body + rest, f"route to {destination}")
 
 
-def set_route(destination: str, source: str, nexthop: int, table: int, metric: int, protocol: int) -> Message:
-    """Make or replace the host route to `destination` by way of a next-hop object."""
+def set_route(
+    destination: str, source: str, nexthop: int, table: int, metric: int, protocol: int, *, replace: bool
+) -> Message:
+    """Make the host route to `destination` by way of a next-hop object.
+
+    With `replace`, any route of the same metric goes for it, whoever made it; without, such a route means EEXIST.
+    """
     rest = _attr(RTA_PREFSRC, ip_address(source).packed) + _u32(RTA_NH_ID, nexthop)
-    return _route(RTM_NEWROUTE, F_CREATE | F_REPLACE, destination, table, metric, rest, protocol)
+    flags = F_CREATE | (F_REPLACE if replace else F_EXCLUSIVE)
+    return _route(RTM_NEWROUTE, flags, destination, table, metric, rest, protocol)
 
 
 def delete_route(destination: str, table: int, metric: int, protocol: int) -> Message:

@@ -5,12 +5,13 @@ Paths fall into tiers; a route spreads over all paths of the best tier that isn'
     0  UP, SUSPECT, UNKNOWN   in use; doubt and blindness alone never move traffic
     1  HELD                   back, not yet trusted: better than nothing
     2  DRAINED                out by an operator's wish: better than nothing
-    3  DOWN, ABSENT           nothing is believed to work: the route stays as it is
+    3  DOWN, ABSENT           nothing is believed to work: the route stays as it is, unless the ports that it leaves
+                              by are dead and another isn't: then what the peer or the probes said may be out of date
 
 Tier 3 is the guard that never takes the last usable path away, however wrong the verdicts may be.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -21,6 +22,7 @@ TIER: dict[PortState, int] = {
     S.UP: 0, S.SUSPECT: 0, S.UNKNOWN: 0, S.HELD: 1, S.DRAINED: 2, S.DOWN: 3, S.ABSENT: 3,
 }  # fmt: skip
 HOPELESS = 3
+DEAD = (S.DOWN, S.ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +33,34 @@ class PeerPaths:
     paths: tuple[PathVerdict, ...]
 
 
-def plan_peer(peer: PeerPaths, sources: Iterable[str], current: Mapping[str, tuple[Hop, ...]]) -> Plan:
+def plan_peer(
+    peer: PeerPaths, sources: Iterable[str], current: Mapping[str, tuple[Hop, ...]], unsure: Collection[str] = ()
+) -> Plan:
     """The plan for one peer.
 
     `sources` are our own rail-independent addresses, `current` the hops of every destination that we have a route
-    for now (as far as they still exist). A peer without usable addresses of a family gets no route of that family.
+    for now; those of the destinations `unsure` may be gone, and are set again. A peer without usable addresses of a
+    family gets no route of that family.
     """
     steps: list[Step] = []
     refused: list[str] = []
     sources = tuple(sources)
-    for destination in peer.record.addresses:
+    dead = {v.path.port for v in peer.paths if v.local in DEAD}
+    for destination in peer.record.addresses if peer.paths else ():
+        if destination in sources:
+            refused.append(f"{peer.record.host} claims {destination}, which is our own address: no route to it")
+            continue
         source = _same_family(destination, sources)
         if source is None:
             continue
         best, chosen = _best(peer, destination)
         now = current.get(destination, ())
-        if best == HOPELESS and (now or not chosen):
+        if best == HOPELESS and (any(h.device not in dead for h in now) or not chosen):
             refused.append(f"no usable path to {peer.record.host}: the route to {destination} stays as it is")
             continue
         hops = tuple(sorted(hop for hop, _ in chosen))
+        if destination in unsure and hops == tuple(sorted(now)):
+            now = ()
         if hops and hops != tuple(sorted(now)):
             route = Route(peer.record.host, destination, hops, source)
             steps.append(Step(route, now, _why(peer, chosen)))
@@ -81,7 +92,7 @@ def _best(peer: PeerPaths, destination: str) -> tuple[int, list[tuple[Hop, PathV
         remote = peer.record.port_on(verdict.path.rail)
         via = _gateway(destination, remote.addresses) if remote else None
         # The kernel takes no next hop out of a device that has no carrier.
-        if via is not None and verdict.local not in (S.ABSENT, S.DOWN):
+        if via is not None and verdict.local not in DEAD:
             hop = Hop(verdict.path.port, via)
             tiers.setdefault(TIER[verdict.verdict.state], []).append((hop, verdict))
     if not tiers:
