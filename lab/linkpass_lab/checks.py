@@ -17,7 +17,7 @@ class Facts:
     agents: Agents | None
     results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of traffic that has ended
     rails: dict[str, str] = field(default_factory=dict)  # struck by each step
-    times: dict[str, float] = field(default_factory=dict)  # when each step was done
+    times: dict[str, float] = field(default_factory=dict)  # when each fault struck, or each other step was done
     routes: dict[str, str] = field(default_factory=dict)  # of each host before the agents started
     exits: dict[str, int] = field(default_factory=dict)  # of agents that were stopped
 

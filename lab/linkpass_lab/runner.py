@@ -110,7 +110,7 @@ class _Play:
         for step in self.scenario.steps:
             time.sleep(step.wait)
             self.say(f"{step.name}: {self.act(step)}")
-            self.facts.times[step.name] = time.monotonic()
+            self.facts.times.setdefault(step.name, time.monotonic())
         for workload in running:
             self.report.results[workload.traffic.name] = workload.stop()
         self.judge([c for c in self.scenario.holds if c.kind not in AFTERWARDS])

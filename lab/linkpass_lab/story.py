@@ -7,7 +7,6 @@ from typing import Protocol
 
 from linkpass_topology.fabric import Fabric
 
-
 VIA = re.compile(r" via [0-9a-f.:]+")  # the device tells the way already
 
 
