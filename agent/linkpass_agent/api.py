@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -146,7 +146,7 @@ OPERATIONS = (
         "Put a drained port back into service",
         "undrain",
         DrainAnswer,
-        errors=(400, 403, 404, 409),
+        errors=(400, 403, 404, 408, 409, 413),
     ),
     Operation("GET", "/openapi.json", "openapi", "This description", "openapi", None),
 )
@@ -251,6 +251,7 @@ class Api:
 
     async def undrain(self, request: Request) -> Response:
         who = self.allow(request)
+        await self.body(request)  # nothing is in it, but a request that breaks off changes nothing
         return _json(self.facade.undrain(request.path_params["port"], who).model_dump_json())
 
     async def openapi(self, request: Request) -> Response:
@@ -279,6 +280,8 @@ class Api:
                         raise HTTPException(413, f"a request's body holds at most {self.limits.body} bytes")
         except TimeoutError:
             raise HTTPException(408, "the request's body did not come in time") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the request broke off") from None
         return bytes(whole)
 
 

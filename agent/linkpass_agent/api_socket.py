@@ -173,6 +173,11 @@ class ControlProtocol(H11Protocol):
         self.check = self.loop.call_later(self.listener.limits.patience, self._check_progress)
 
     def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            # The request's head was fine, its body isn't. Its handler may not have run yet: it must neither answer
+            # as well nor take the request as whole.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()  # in the middle of an answer: nothing more can be said
             return

@@ -236,6 +236,7 @@ class Reactor:
         self.record = HostRecord(
             self._me.host, self._me.incarnation, self.record.version + 1, self._me.addresses, ports
         )
+        now = self._clock.now()
         self._publish(self.record)
         self._update_targets()
         if changes:

@@ -58,6 +58,7 @@ from .story import Story
 log = logging.getLogger(__name__)
 
 ABANDONED = 60.0  # s after the start: routes taken over by then, and claimed by no peer, are undone
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TICK = 0.25  # s, the longest that a hold-down's end or a retry waits
 
 
@@ -118,7 +119,7 @@ class Agent:
         self.clock = SystemClock()
         self.started = self.clock.now()
         self.story = Story()
-        self.events = EventLog(self.clock, self.story.tell, logs.tell)
+        self.events = EventLog(self.clock, self.story.tell, logs.tell, later=asyncio.get_running_loop().call_soon)
         self.memory = Memory(_folder(settings.paths.state))
         self.state, complaint = self.memory.load()
         self._remember(complaint)
@@ -322,6 +323,7 @@ class Agent:
             if kept:
                 log.warning("kept the only route to %s; `linkpassd --undo` removes it", ", ".join(kept))
         self.kernel.close()
+        self.events.flush()
         log.info("agent stopped")
 
 
@@ -330,12 +332,14 @@ async def run(settings: Settings) -> int:
     logs.setup(settings.log, sys.stderr, os.environ)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     agent = Agent(settings)
     try:
         await agent.run(stop)
     finally:
+        # A second SIGTERM must not cut the tidying short; the loop gives handlers back when it ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         _notify("STOPPING=1")
         agent.close()
     return 0
