@@ -9,12 +9,11 @@ Nothing here decides anything about ports or paths.
 """
 
 import asyncio
-import grp
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
@@ -38,15 +37,14 @@ from linkpass.api import (
 from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError, NotFoundError, RefusedError
 from linkpass.settings import Settings
-from linkpass_agent.api_socket import Limits, Peer, listening
+from linkpass_agent.api_socket import Claim, Limits, Listener, Peer, claim, group_id, listening
 from linkpass_agent.log import Held
 
 log = logging.getLogger("linkpass.api")
 
 MAX_EVENTS = 1000  # in one answer, about 400 KiB
 EVENTS = 100  # unless the client says
-# The largest integer that SQLite, Go and JavaScript's BigInt64 agree on; more than any sequence number.
-MAX_SEQ = 2**63 - 1
+MAX_SEQ = 2**63 - 1  # a signed 64-bit integer, as most languages have
 
 
 class Following(Protocol):
@@ -375,26 +373,16 @@ def _line(event: EventView) -> bytes:
     return event.model_dump_json().encode() + b"\n"
 
 
-def group_id(name: str | None) -> int | None:
-    """The group's number; without such a group only root may change things, and the log says so."""
-    if name is None:
-        return None
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        log.warning(
-            "there is no group %r: only root may change things until it is made and the agent restarted", name
-        )
-        return None
-
-
 @asynccontextmanager
-async def serve(facade: Facade, settings: Settings, limits: Limits | None = None) -> AsyncIterator[Any]:
-    """Answer on `paths.socket` while the block runs. LinkPassError when a living agent has the socket already."""
+async def serve(
+    facade: Facade, settings: Settings, limits: Limits | None = None, claimed: Claim | None = None
+) -> AsyncIterator[Listener]:
+    """Answer on `paths.socket` while the block runs. LinkPassError when a living agent has the socket already; to
+    know that before anything else is touched, `claim` the path first."""
     limits = limits or Limits()
-    group = group_id(settings.control.group)
-    api = Api(facade, group, settings.control.group, limits)
-    async with listening(api.app(), settings.paths.socket, limits) as listener:
+    claimed = claimed or claim(settings.paths.socket)
+    api = Api(facade, group_id(settings.control.group), settings.control.group, limits)
+    async with listening(api.app(), claimed, limits) as listener:
         log.info("listening on %s", settings.paths.socket)
         try:
             yield listener

@@ -6,6 +6,7 @@ uvicorn's HTTP protocol is used without its server, so that the agent's own loop
 import asyncio
 import errno
 import fcntl
+import grp
 import logging
 import os
 import socket
@@ -34,6 +35,7 @@ SO_PEERGROUPS = 59
 # NGROUPS_MAX of include/uapi/linux/limits.h is 65536 groups of 4 bytes.
 MAX_GROUPS = 65536 * 4
 
+log = logging.getLogger("linkpass.api")
 # uvicorn's own remarks (bad requests, upgrades) can be provoked by anybody, so only errors of ours pass.
 http_log = logging.getLogger("linkpass.http")
 http_log.setLevel(logging.ERROR)
@@ -82,6 +84,19 @@ def peer_of(sock: Any) -> Peer:
             size *= 4
         else:
             return Peer(uid, gid, pid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
+
+
+def group_id(name: str | None) -> int | None:
+    """The group's number; without such a group only root may change things, and the log says so."""
+    if name is None:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        log.warning(
+            "there is no group %r: only root may change things until it is made and the agent restarted", name
+        )
+        return None
 
 
 class Listener:
@@ -193,8 +208,10 @@ class ControlProtocol(H11Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
-    """A path that is ours: the listening socket, its inode, and the lock that tells other agents so."""
+class Claim:
+    """A path that is ours: the listening socket, its inode, and the lock that tells other agents so.
+
+    Who connects before it is served waits."""
 
     path: Path
     sock: socket.socket
@@ -210,7 +227,7 @@ class _Claim:
         os.close(self.lock)
 
 
-def claim(path: Path) -> _Claim:
+def claim(path: Path) -> Claim:
     """Listen at `path`, mode 0666, in place of what a dead agent left. LinkPassError when it isn't to be had."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +246,7 @@ def claim(path: Path) -> _Claim:
         raise
 
 
-def _listen(path: Path, lock: int) -> _Claim:
+def _listen(path: Path, lock: int) -> Claim:
     if not _locked(path, lock) or _answers(path):
         raise LinkPassError(f"another agent answers on {path}; stop it first, or give this one another paths.socket")
     path.unlink(missing_ok=True)
@@ -242,7 +259,7 @@ def _listen(path: Path, lock: int) -> _Claim:
         finally:
             os.umask(before)
         sock.listen(128)
-        return _Claim(path, sock, path.stat().st_ino, lock)
+        return Claim(path, sock, path.stat().st_ino, lock)
     except OSError:
         sock.close()
         raise
@@ -270,9 +287,8 @@ def _answers(path: Path) -> bool:
 
 
 @asynccontextmanager
-async def listening(app: "ASGIApp", path: Path, limits: Limits) -> AsyncIterator[Listener]:
-    """Serve `app` at `path` on the running loop. LinkPassError when the path isn't to be had."""
-    claimed = claim(path)
+async def listening(app: "ASGIApp", claimed: Claim, limits: Limits) -> AsyncIterator[Listener]:
+    """Serve `app` on the running loop; gives the path back at the end."""
     try:
         listener = Listener(app, limits)
         server = await asyncio.get_running_loop().create_unix_server(listener, sock=claimed.sock)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-Ask = Callable[..., Awaitable[tuple[int, Any]]]
+Ask = Callable[..., Coroutine[Any, Any, tuple[int, Any]]]
 
 
 async def exchange(path: Path, raw: bytes) -> bytes:

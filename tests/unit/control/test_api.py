@@ -325,3 +325,29 @@ async def test_garbage_changes_nothing(settings: Settings, ask: Ask) -> None:
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
         status, _ = await ask("GET", "/v1/status")
     assert (status, facade.changes) == (200, [])
+
+
+@pytest.mark.parametrize("line", ["POST /v1/ports/a-rail0/drain", "POST /v1/ports/a-rail0/undrain", "GET /v1/status"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b'Transfer-Encoding: chunked\r\n\r\n10\r\n{"reason": "x"}\r\n\r\n0\r\n\r\n',  # 16 announced, 15 sent
+        b"Content-Length: 100\r\n\r\n{",  # and then hung up
+    ],
+)
+async def test_request_whose_body_is_broken_changes_nothing_and_is_no_failure_of_ours(
+    settings: Settings, ask: Ask, caplog: pytest.LogCaptureFixture, line: str, rest: bytes
+) -> None:
+    facade = FakeFacade()
+    async with serve(facade, settings) as listener:
+        _, writer = await asyncio.open_unix_connection(str(settings.paths.socket))
+        writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n".encode() + rest)
+        await writer.drain()
+        writer.close()
+        status, _ = await ask("GET", "/v1/status")  # accepted later, so the other one has been by now
+        async with asyncio.timeout(10):
+            while listener.connected or listener.state.tasks:
+                await asyncio.sleep(0.001)
+    assert (status, facade.changes) == (200, [])
+    assert "Traceback" not in caplog.text

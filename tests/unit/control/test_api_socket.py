@@ -15,8 +15,8 @@ import pytest
 
 from linkpass.errors import LinkPassError
 from linkpass.settings import Settings
-from linkpass_agent.api import group_id, serve
-from linkpass_agent.api_socket import Limits, Peer, claim, peer_of
+from linkpass_agent.api import serve
+from linkpass_agent.api_socket import Limits, Peer, claim, group_id, peer_of
 from tests.fakes.facade import FakeFacade
 from tests.unit.control.conftest import Ask, exchange
 
@@ -175,6 +175,16 @@ def test_lock_of_a_living_agent_holds_before_it_listens(tmp_path: Path) -> None:
     first.release()
     claim(path).release()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_asks_between_claim_and_serving_is_answered_later(settings: Settings, ask: Ask) -> None:
+    claimed = claim(settings.paths.socket)
+    asked = asyncio.create_task(ask("GET", "/v1/status"))
+    await asyncio.sleep(0)
+    async with serve(FakeFacade(), settings, claimed=claimed):
+        status, _ = await asked
+    assert status == 200
+    assert list(settings.paths.run.iterdir()) == []
 
 
 def test_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
