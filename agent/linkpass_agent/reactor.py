@@ -83,6 +83,7 @@ class Reactor:
                 self.ports[port] = self.ports[port].drain(reason, clock.now())
         self.peers: dict[str, HostRecord] = {}
         self.paths: dict[str, dict[PathId, PathVerdict]] = {}
+        self._owners: dict[str, str] = {}  # rail-independent address -> the peer that claimed it first
         self.record = HostRecord(identity.host, identity.incarnation, 0, identity.addresses, ())
         self._dirty: set[str] = set()
         self._retry: set[str] = set()
@@ -118,6 +119,7 @@ class Reactor:
             return
         before = self.peers.get(record.host)
         self.peers[record.host] = record
+        self._claim(record)
         changes = _port_changes(before, record)
         if changes:
             news = {"incarnation": record.incarnation, "version": record.version}
@@ -128,13 +130,12 @@ class Reactor:
 
     def probed(self, paths: Iterable[PathId]) -> None:
         """Probe verdicts of these paths changed."""
-        self._dirty |= {p.peer for p in paths}
+        self._dirty |= {p.peer for p in paths} & self.peers.keys()
         self._settle()
 
     def drifted(self, destinations: Sequence[str]) -> None:
         """The kernel's routes to these aren't what we made: somebody, or the kernel itself, changed them."""
-        owners = {a: host for host, record in self.peers.items() for a in record.addresses}
-        self._dirty |= {owners[d] for d in destinations if d in owners}
+        self._dirty |= {self._owners[d] for d in destinations if d in self._owners}
         self._settle()
 
     def tick(self, *, retry: bool) -> None:
@@ -157,7 +158,7 @@ class Reactor:
         """Peers hold a record of us that is newer than ours (we lost our memory): start above it."""
         if incarnation >= self._me.incarnation:
             self._me = replace(self._me, incarnation=incarnation + 1)
-            self.record = replace(self.record, incarnation=incarnation + 1)
+            self.record = replace(self.record, incarnation=incarnation + 1, version=0)
             self._share()
 
     # -- operators --------------------------------------------------------------------------------------------
@@ -271,6 +272,17 @@ class Reactor:
     def _paths_to(self, record: HostRecord) -> list[PathId]:
         return [PathId(record.host, rail, port) for port, rail in self._me.rails.items() if record.port_on(rail)]
 
+    def _claim(self, record: HostRecord) -> None:
+        """Two hosts with the same address are somebody's mistake: traffic stays with whoever had it first."""
+        for address in [a for a, host in self._owners.items() if host == record.host and a not in record.addresses]:
+            del self._owners[address]
+            heirs = [host for host, other in self.peers.items() if address in other.addresses]
+            if heirs:
+                self._owners[address] = heirs[0]
+                self._dirty.add(heirs[0])
+        for address in record.addresses:
+            self._owners.setdefault(address, record.host)
+
     def _verdicts(self, record: HostRecord, instead: Mapping[str, Verdict]) -> dict[PathId, PathVerdict]:
         found = {}
         for path in self._paths_to(record):
@@ -318,8 +330,9 @@ class Reactor:
 
     def _plan_peer(self, peer: PeerPaths) -> Plan:
         if self._actuator is None:
-            return planner.plan_peer(peer, self._me.addresses, {})
-        return planner.plan_peer(peer, self._me.addresses, self._actuator.current, self._actuator.unsure)
+            return planner.plan_peer(peer, self._me.addresses, self._owners, {})
+        routes = self._actuator
+        return planner.plan_peer(peer, self._me.addresses, self._owners, routes.current, routes.unsure)
 
     def _act(self, host: str) -> None:
         """Plan for one peer and carry it out; what was already told (a retry, a shadow plan) isn't told again."""
@@ -352,6 +365,8 @@ class Reactor:
         if not again or results != self._told_results.get(host):
             self._add(host, results)
         self._told_results[host] = results
+        if host not in self._retry:
+            self._told_steps.pop(host, None)  # done: the same step later is news
 
     def _tell(self, host: str, refusals: list[Telling]) -> None:
         if refusals != self._told_refusals.get(host, []):

@@ -34,13 +34,17 @@ class PeerPaths:
 
 
 def plan_peer(
-    peer: PeerPaths, sources: Iterable[str], current: Mapping[str, tuple[Hop, ...]], unsure: Collection[str] = ()
+    peer: PeerPaths,
+    sources: Iterable[str],
+    owners: Mapping[str, str],
+    current: Mapping[str, tuple[Hop, ...]],
+    unsure: Collection[str] = (),
 ) -> Plan:
     """The plan for one peer.
 
-    `sources` are our own rail-independent addresses, `current` the hops of every destination that we have a route
-    for now; those of the destinations `unsure` may be gone, and are set again. A peer without usable addresses of a
-    family gets no route of that family.
+    `sources` are our own rail-independent addresses; `owners` the hosts that addresses belong to, where several claim
+    one; `current` the hops of every destination that we have a route for now. Those of the destinations `unsure` may
+    be gone, and are set again. A peer without usable addresses of a family gets no route of that family.
     """
     steps: list[Step] = []
     refused: list[str] = []
@@ -49,6 +53,10 @@ def plan_peer(
     for destination in peer.record.addresses if peer.paths else ():
         if destination in sources:
             refused.append(f"{peer.record.host} claims {destination}, which is our own address: no route to it")
+            continue
+        owner = owners.get(destination, peer.record.host)
+        if owner != peer.record.host:
+            refused.append(f"{peer.record.host} claims {destination}, which is {owner}'s: the route there stays")
             continue
         source = _same_family(destination, sources)
         if source is None:
