@@ -32,7 +32,7 @@ async def exchange(path: Path, raw: bytes) -> bytes:
     try:
         writer.write(raw)
         await writer.drain()
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
     except ConnectionError:
         return b""
     finally:

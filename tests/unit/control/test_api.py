@@ -37,10 +37,10 @@ class Follower:
     async def come(cls, path: Path, query: str = "") -> "Follower":
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(f"GET /v1/events/follow{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        return cls(reader, writer, await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5))
+        return cls(reader, writer, await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60))
 
     async def chunk(self) -> bytes:
-        size = int(await asyncio.wait_for(self.reader.readline(), 5), 16)
+        size = int(await asyncio.wait_for(self.reader.readline(), 60), 16)
         return (await self.reader.readexactly(size + 2))[:-2]
 
     async def seqs(self) -> list[int]:
@@ -209,7 +209,7 @@ async def test_follower_that_hangs_up_is_forgotten(settings: Settings) -> None:
         await follower.chunk()
         assert len(facade.story.followers) == 1
         follower.writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while facade.story.followers:
                 await asyncio.sleep(0.001)
         assert facade.story.followers == set()
@@ -221,7 +221,7 @@ async def test_follower_that_does_not_read_is_dropped(settings: Settings) -> Non
         follower = await Follower.come(settings.paths.socket)
         await follower.chunk()
         follower.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             n = 0
             while facade.story.followers:  # more than the socket's buffers hold
                 n += 1
@@ -346,7 +346,7 @@ async def test_request_whose_body_is_broken_changes_nothing_and_is_no_failure_of
         await writer.drain()
         writer.close()
         status, _ = await ask("GET", "/v1/status")  # accepted later, so the other one has been by now
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while listener.connected or listener.state.tasks:
                 await asyncio.sleep(0.001)
     assert (status, facade.changes) == (200, [])

@@ -92,7 +92,7 @@ async def test_follow_gives_events_and_ends_when_the_agent_goes(settings: Settin
 
     async with serve(facade, settings, Limits(heartbeat=0.01)):
         following = asyncio.create_task(asyncio.to_thread(follow))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while seen != [1]:
                 await asyncio.sleep(0.001)
             facade.story.tell(event(2))

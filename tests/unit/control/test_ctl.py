@@ -49,7 +49,7 @@ class Ctl:
 
     async def __call__(self, *args: str) -> tuple[int | None, str, str]:
         child = await self.start(*args)
-        out, err = await asyncio.wait_for(child.communicate(), 30)
+        out, err = await asyncio.wait_for(child.communicate(), 60)
         return child.returncode, out.decode(), err.decode()
 
 
@@ -205,9 +205,9 @@ async def test_no_agent_exits_3_for_every_verb_and_names_the_socket(ctl: Ctl, se
 async def test_follow_prints_at_once_and_ctrl_c_is_quiet(facade: FakeFacade, ctl: Ctl) -> None:
     child = await ctl.start("events", "--follow", "--since", "2")
     assert child.stdout
-    assert b"text3" in await asyncio.wait_for(child.stdout.readline(), 30)
+    assert b"text3" in await asyncio.wait_for(child.stdout.readline(), 60)
     child.send_signal(signal.SIGINT)
-    out, err = await asyncio.wait_for(child.communicate(), 30)
+    out, err = await asyncio.wait_for(child.communicate(), 60)
     assert (child.returncode, out, err) == (130, b"", b"")
 
 
@@ -218,7 +218,7 @@ async def test_follow_ends_with_3_when_the_agent_goes_away(settings: Settings, c
         child = await ctl.start("--json", "events", "--follow", "--since", "0")
         assert child.stdout
         assert json.loads(await asyncio.wait_for(child.stdout.readline(), 30))["seq"] == 1
-    _, err = await asyncio.wait_for(child.communicate(), 30)
+    _, err = await asyncio.wait_for(child.communicate(), 60)
     assert child.returncode == 3
     assert err.decode() == f"linkpassctl: the agent at {settings.paths.socket} went away\n"
 
@@ -229,7 +229,7 @@ async def test_reader_that_has_enough_is_no_error_message(facade: FakeFacade, ct
         os.close(read)
         child = await ctl.start(*args, stdout=write)
         os.close(write)
-        _, err = await asyncio.wait_for(child.communicate(), 30)
+        _, err = await asyncio.wait_for(child.communicate(), 60)
         assert (child.returncode, err) == (1, b"")
 
 
@@ -237,7 +237,7 @@ async def test_full_disk_is_told(facade: FakeFacade, ctl: Ctl) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     child = await ctl.start("status", stdout=full)
     os.close(full)
-    _, err = await asyncio.wait_for(child.communicate(), 30)
+    _, err = await asyncio.wait_for(child.communicate(), 60)
     assert (child.returncode, err) == (1, b"linkpassctl: can't write the answer: No space left on device\n")
 
 
@@ -246,7 +246,7 @@ async def test_terminal_gets_colour_unless_no_color(facade: FakeFacade, ctl: Ctl
         ours, theirs = pty.openpty()
         child = await ctl.start("ports", stdout=theirs, **env)
         os.close(theirs)
-        await asyncio.wait_for(child.wait(), 30)
+        await asyncio.wait_for(child.wait(), 60)
         text = os.read(ours, 65536).decode()
         os.close(ours)
         return text
@@ -258,7 +258,7 @@ async def test_terminal_gets_colour_unless_no_color(facade: FakeFacade, ctl: Ctl
 async def test_odd_characters_survive_an_ascii_terminal(facade: FakeFacade, ctl: Ctl) -> None:
     facade.problems = ["Zürich"]
     child = await ctl.start("status", PYTHONIOENCODING="ascii")
-    out, err = await asyncio.wait_for(child.communicate(), 30)
+    out, err = await asyncio.wait_for(child.communicate(), 60)
     assert (b"Z\\xfcrich" in out, err) == (True, b"")
 
 
