@@ -102,11 +102,11 @@ class View:
         stop = bisect_left(self._names, end) if end else len(self._names)
         return self._names[bisect_left(self._names, first) : stop]
 
-    def publish(self, record: HostRecord) -> Change | None:
+    def publish(self, record: HostRecord, mark: Stamp | None = None) -> Change | None:
         """The owner's new record. ValueError unless it is ours and newer than our last; the same again is None."""
         if record.host != self.owner:
             raise ValueError(f"{record.host!r} is not our own record; we are {self.owner!r}")
-        new, old = stamp(record), self.stamp(self.owner)
+        new, old = mark or stamp(record), self.stamp(self.owner)
         if old is not None:
             if new == old:
                 return None

@@ -35,7 +35,9 @@ def test_timers_moved_often_stay_small() -> None:
     timers: Timers[str] = Timers()
     for i in range(10_000):
         timers.set("key", float(i))
-    assert len(timers._heap) < 100 and timers.next() == 9999.0
+        timers.set("same", 1.0)
+    assert len(timers._heap) < 100 and timers.next() == 1.0
+    assert timers.due(1.0) == ["same"] and timers.next() == 9999.0
 
 
 def part(host: str, version: int, index: int, count: int, chunk: bytes = b"x") -> Part:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from linkpass.errors import WireError
 from linkpass.model import HostRecord
-from linkpass.wire import Stamp, apply_delta, decode, delta_base, stamp
+from linkpass.wire import Stamp, apply_delta, decode, delta_base, encode_checked, stamp_of
 from linkpass_topology.gossip.messages import Part
 from linkpass_topology.view import View
 
@@ -80,8 +80,8 @@ def rebuild(view: View, part: Part, data: bytes) -> HostRecord | None:
         if host != part.host or base is None or view.stamp(host) != base_stamp:
             return None
         record = apply_delta(base, data)
-        return record if stamp(record) == part.stamp else None
+        return record if stamp_of(record, encode_checked(record)) == part.stamp else None
     record = decode(data)
-    if record.host != part.host or stamp(record) != part.stamp:
+    if record.host != part.host or stamp_of(record, data) != part.stamp:
         raise WireError("record: isn't what its parts announced")
     return record

@@ -10,7 +10,7 @@ from random import Random
 
 from linkpass.errors import WireError
 from linkpass.model import HostRecord
-from linkpass.wire import HOST, Stamp, fit
+from linkpass.wire import HOST, Stamp, encode, fit, stamp_of
 from linkpass_topology.gossip import messages as m
 from linkpass_topology.gossip import seal, sync
 from linkpass_topology.gossip.assembly import Assembly, rebuild
@@ -82,8 +82,9 @@ class Gossip:
         ValueError unless it is ours and newer than the last; WireError if it breaks a bound of the wire format.
         """
         record = fit(record)
-        if self.view.publish(record) is not None:
-            self._own.set(record)
+        encoded = encode(record)
+        if self.view.publish(record, stamp_of(record, encoded)) is not None:
+            self._own.set(record, encoded)
             for peer in self._roster.peers.values():
                 peer.tries = 0
                 self._push(peer, now)

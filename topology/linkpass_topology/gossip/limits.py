@@ -54,26 +54,26 @@ class Timers(Generic[K]):
     """One deadline a key, the earliest first."""
 
     def __init__(self) -> None:
-        self._at: dict[K, float] = {}
+        self._armed: dict[K, int] = {}  # the number of the key's live entry
         self._heap: list[tuple[float, int, K]] = []
-        self._count = 0  # breaks ties, so that keys are never compared
+        self._count = 0  # numbers entries; also breaks ties, so that keys are never compared
 
     def set(self, key: K, at: float) -> None:
         """Arm, or move, the key's deadline."""
-        self._at[key] = at
         self._count += 1
+        self._armed[key] = self._count
         heapq.heappush(self._heap, (at, self._count, key))
-        if len(self._heap) > 64 + 4 * len(self._at):  # moved deadlines leave dead entries behind
+        if len(self._heap) > 64 + 4 * len(self._armed):  # moved deadlines leave dead entries behind
             self._heap = [entry for entry in self._heap if self._live(entry)]
             heapq.heapify(self._heap)
 
     def cancel(self, key: K) -> None:
         """Disarm the key, if armed."""
-        self._at.pop(key, None)
+        self._armed.pop(key, None)
 
     def armed(self, key: K) -> bool:
         """Whether the key has a deadline."""
-        return key in self._at
+        return key in self._armed
 
     def next(self) -> float | None:
         """The earliest deadline."""
@@ -86,9 +86,9 @@ class Timers(Generic[K]):
         found = []
         while (at := self.next()) is not None and at <= now:
             key = heapq.heappop(self._heap)[2]
-            del self._at[key]
+            del self._armed[key]
             found.append(key)
         return found
 
     def _live(self, entry: tuple[float, int, K]) -> bool:
-        return self._at.get(entry[2]) == entry[0]
+        return self._armed.get(entry[2]) == entry[1]

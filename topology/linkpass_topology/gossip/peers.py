@@ -4,8 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from linkpass.model import HostRecord
-from linkpass.wire import Stamp, encode, encode_delta
-from linkpass.wire import digest as digest_of
+from linkpass.wire import Stamp, encode_delta, stamp_of
 from linkpass_topology.gossip.limits import TokenBucket
 from linkpass_topology.gossip.messages import Part, parts
 from linkpass_topology.gossip.options import Options
@@ -94,15 +93,14 @@ class Own:
         self._deltas: dict[Stamp, list[Part]] = {}
         self._history: OrderedDict[Stamp, HostRecord] = OrderedDict()
 
-    def set(self, record: HostRecord) -> None:
-        """A new record; older ones become bases of deltas."""
+    def set(self, record: HostRecord, data: bytes) -> None:
+        """A new record and its encoding; older ones become bases of deltas."""
         if self.stamp is not None and self._record is not None:
             self._history[self.stamp] = self._record
             if len(self._history) > HISTORY:
                 self._history.popitem(last=False)
-        data = encode(record)
         self._record = record
-        self.stamp = Stamp(record.incarnation, record.version, digest_of(data))
+        self.stamp = stamp_of(record, data)
         self._full = parts(self.host, self.stamp, data, delta=False)
         self._deltas.clear()
 

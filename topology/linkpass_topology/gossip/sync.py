@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from linkpass.wire import Stamp, encode
+from linkpass.wire import Stamp, encode_checked
 from linkpass_topology.gossip.messages import MAX_PAYLOAD, Digests, Part, Want, entry_size, parts
 from linkpass_topology.view import View
 
@@ -93,7 +93,7 @@ def whole(view: View, hosts: Iterable[str]) -> list[Part]:
     for host in list(dict.fromkeys(hosts))[:WANT_MOST]:
         record, mark = view.get(host), view.stamp(host)
         if record is not None and mark is not None:
-            made += parts(host, mark, encode(record), delta=False)
+            made += parts(host, mark, encode_checked(record), delta=False)
     return made
 
 
