@@ -15,8 +15,8 @@ int completion_log_open(struct completion_log *log, const char *path) {
     return fwrite("LPCLOG1\n", 1, 8, log->file) == 8 ? 0 : EIO;
 }
 
-void completion_log_add(struct completion_log *log, uint64_t at_ns, uint64_t seq, uint32_t qp, uint32_t byte_len,
-                        int is_receive, int op, int status) {
+void completion_log_add(struct completion_log *log, uint64_t at_ns, uint64_t seq, uint32_t qp,
+                        uint32_t byte_len, int is_receive, int op, int status) {
     if (!log->file)
         return;
     unsigned char record[32] = {0};

@@ -13,8 +13,8 @@ struct completion_log {
 
 /* 0, or an errno value. A NULL path opens nothing. */
 int completion_log_open(struct completion_log *log, const char *path);
-void completion_log_add(struct completion_log *log, uint64_t at_ns, uint64_t seq, uint32_t qp, uint32_t byte_len,
-                        int is_receive, int op, int status);
+void completion_log_add(struct completion_log *log, uint64_t at_ns, uint64_t seq, uint32_t qp,
+                        uint32_t byte_len, int is_receive, int op, int status);
 int completion_log_close(struct completion_log *log);
 
 #endif

@@ -29,7 +29,8 @@ struct control {
 
 /* Accept one client, within timeout_ns. 0 or an errno value; ETIMEDOUT when nobody came. */
 int control_accept(struct control *c, uint16_t port, uint64_t timeout_ns, uint32_t peer_timeout_s);
-/* Connect, trying again until timeout_ns is over. 0 or an errno value; EADDRNOTAVAIL: the name has no address. */
+/* Connect, trying again until timeout_ns is over. 0 or an errno value; EADDRNOTAVAIL: the name has no
+ * address. */
 int control_connect(struct control *c, const char *host, uint16_t port, uint64_t timeout_ns,
                     uint32_t peer_timeout_s);
 void control_send(struct control *c, uint32_t type, const uint64_t *words, uint32_t count);

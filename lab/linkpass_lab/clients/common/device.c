@@ -40,7 +40,8 @@ static int pick_gid(struct device *d, const struct settings *s) {
     d->gid_index = s->gid_index;
     for (int i = 0; d->gid_index < 0 && i < d->port.gid_tbl_len; i++) {
         union ibv_gid gid;
-        if (ibv_query_gid(d->context, (uint8_t)s->ib_port, i, &gid) == 0 && memcmp(gid.raw, V4_PREFIX, 12) == 0)
+        if (ibv_query_gid(d->context, (uint8_t)s->ib_port, i, &gid) == 0 &&
+            memcmp(gid.raw, V4_PREFIX, 12) == 0)
             d->gid_index = i;
     }
     if (d->gid_index < 0)
@@ -54,7 +55,8 @@ int device_open(struct device *d, const struct settings *s, char *why, size_t ro
     d->context = open_named(s->device, d->name, sizeof(d->name), &any);
     if (!d->context) {
         snprintf(why, room, "no RDMA device%s%s; %s", s->device ? " named " : "", s->device ? s->device : "",
-                 any ? "ibv_devices lists those there are" : "is the driver loaded (for Soft-RoCE: rdma_rxe)?");
+                 any ? "ibv_devices lists those there are"
+                     : "is the driver loaded (for Soft-RoCE: rdma_rxe)?");
         return ENODEV;
     }
     int rc = ibv_query_port(d->context, (uint8_t)s->ib_port, &d->port);
@@ -72,7 +74,8 @@ void device_close(struct device *d) {
     d->context = NULL;
 }
 
-struct endpoint endpoint_of(const struct device *d, const struct settings *s, const struct ibv_qp *qp, uint32_t psn) {
+struct endpoint endpoint_of(const struct device *d, const struct settings *s, const struct ibv_qp *qp,
+                            uint32_t psn) {
     uint32_t mtu = 128u << d->port.active_mtu;
     return (struct endpoint){.qpn = qp->qp_num,
                              .psn = psn & 0xffffff,
@@ -104,15 +107,15 @@ int qp_to_init(struct ibv_qp *qp, const struct settings *s, char *why, size_t ro
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT,
         .port_num = (uint8_t)s->ib_port,
-        .qp_access_flags =
-            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+        .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                           IBV_ACCESS_REMOTE_ATOMIC,
     };
     int rc = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return rc ? fail(why, room, rc, "cannot move the queue pair to INIT") : 0;
 }
 
-static int to_rtr(struct ibv_qp *qp, const struct device *d, const struct settings *s, const struct endpoint *own,
-                  const struct endpoint *peer) {
+static int to_rtr(struct ibv_qp *qp, const struct device *d, const struct settings *s,
+                  const struct endpoint *own, const struct endpoint *peer) {
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = mtu_code(own->mtu < peer->mtu ? own->mtu : peer->mtu),
@@ -130,8 +133,8 @@ static int to_rtr(struct ibv_qp *qp, const struct device *d, const struct settin
                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
-int qp_to_ready(struct ibv_qp *qp, const struct device *d, const struct settings *s, const struct endpoint *own,
-                const struct endpoint *peer, char *why, size_t room) {
+int qp_to_ready(struct ibv_qp *qp, const struct device *d, const struct settings *s,
+                const struct endpoint *own, const struct endpoint *peer, char *why, size_t room) {
     int rc = to_rtr(qp, d, s, own, peer);
     if (rc)
         return fail(why, room, rc, "cannot move the queue pair to RTR");
@@ -156,7 +159,8 @@ bool device_async_event(struct device *d, struct verdict *v, uint64_t at_ns) {
     bool of_port = event.event_type == IBV_EVENT_PORT_ACTIVE || event.event_type == IBV_EVENT_PORT_ERR ||
                    event.event_type == IBV_EVENT_LID_CHANGE || event.event_type == IBV_EVENT_PKEY_CHANGE ||
                    event.event_type == IBV_EVENT_SM_CHANGE || event.event_type == IBV_EVENT_GID_CHANGE;
-    verdict_async(v, at_ns, ibv_event_type_str(event.event_type), of_port ? (uint32_t)event.element.port_num : 0);
+    verdict_async(v, at_ns, ibv_event_type_str(event.event_type),
+                  of_port ? (uint32_t)event.element.port_num : 0);
     ibv_ack_async_event(&event);
     return true;
 }

@@ -25,12 +25,13 @@ struct endpoint {
 /* All of these: 0, or an errno value with a sentence in `why`. */
 int device_open(struct device *d, const struct settings *s, char *why, size_t room);
 int qp_to_init(struct ibv_qp *qp, const struct settings *s, char *why, size_t room);
-int qp_to_ready(struct ibv_qp *qp, const struct device *d, const struct settings *s, const struct endpoint *own,
-                const struct endpoint *peer, char *why, size_t room);
+int qp_to_ready(struct ibv_qp *qp, const struct device *d, const struct settings *s,
+                const struct endpoint *own, const struct endpoint *peer, char *why, size_t room);
 void device_close(struct device *d);
 
 /* This end's value for a queue pair; psn is the first packet number that this end will send. */
-struct endpoint endpoint_of(const struct device *d, const struct settings *s, const struct ibv_qp *qp, uint32_t psn);
+struct endpoint endpoint_of(const struct device *d, const struct settings *s, const struct ibv_qp *qp,
+                            uint32_t psn);
 void endpoint_pack(const struct endpoint *e, uint64_t words[ENDPOINT_WORDS]);
 struct endpoint endpoint_unpack(const uint64_t words[ENDPOINT_WORDS]);
 

@@ -1,4 +1,5 @@
-/* A small streaming JSON writer: commas, nesting and escapes are its business. Keys are NULL inside arrays. */
+/* A small streaming JSON writer: commas, nesting and escapes are its business. Keys are NULL inside arrays.
+ */
 #ifndef CLIENTS_JSON_H
 #define CLIENTS_JSON_H
 
@@ -24,7 +25,8 @@ void json_u64(struct json *j, const char *key, uint64_t value);
 void json_i64(struct json *j, const char *key, int64_t value);
 void json_bool(struct json *j, const char *key, bool value);
 void json_null(struct json *j, const char *key);
-void json_seconds(struct json *j, const char *key, uint64_t ns); /* written as seconds with 9 decimals, exact */
+void json_seconds(struct json *j, const char *key,
+                  uint64_t ns); /* written as seconds with 9 decimals, exact */
 void json_double(struct json *j, const char *key, double value); /* null when not finite */
 
 #endif

@@ -14,7 +14,8 @@ const char SETTINGS_HELP[] =
     "  -x, --gid-index N      index in the port's GID table; default: the first IPv4 GID, else 0\n"
     "  -i, --ib-port N        port of the device; default 1\n"
     "  -p, --port N           TCP port of the control connection; default 18515\n"
-    "  -m, --mtu BYTES        path MTU: 256 512 1024 2048 4096; default: the smaller of the ports' active ones\n"
+    "  -m, --mtu BYTES        path MTU: 256 512 1024 2048 4096; default: the smaller of the ports' active "
+    "ones\n"
     "  -u, --qp-timeout N     ACK timeout, 4.096 us x 2^N\n"
     "      --retry N          transport retries (retry_cnt), 0 to 7\n"
     "      --rnr-retry N      receiver-not-ready retries, 0 to 7; 7: for ever\n"
@@ -64,12 +65,16 @@ uint64_t option_number(const char *program, const char *name, const char *text, 
     char *end = NULL;
     errno = 0;
     uint64_t value = strtoull(text, &end, 0);
-    int shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : *end == 'g' || *end == 'G' ? 30 : 0;
+    int shift = *end == 'k' || *end == 'K'   ? 10
+                : *end == 'm' || *end == 'M' ? 20
+                : *end == 'g' || *end == 'G' ? 30
+                                             : 0;
     if (shift)
         end++;
     if (errno || end == text || *end || *text == '-' || (shift && value > UINT64_MAX >> shift) ||
         value << shift < low || value << shift > high)
-        usage_error(program, "%s needs a number from %" PRIu64 " to %" PRIu64 ", not '%s'", name, low, high, text);
+        usage_error(program, "%s needs a number from %" PRIu64 " to %" PRIu64 ", not '%s'", name, low, high,
+                    text);
     return value << shift;
 }
 

@@ -4,11 +4,10 @@
 #include <string.h>
 
 static const char *const NAMES[VIOLATION_KINDS] = {
-    [DATA_MISMATCH] = "data_mismatch", [DUPLICATE] = "duplicate",       [LOST] = "lost",
-    [REORDERED] = "reordered",         [WRONG_IMM] = "wrong_imm",       [WRONG_LENGTH] = "wrong_length",
-    [WRONG_OPCODE] = "wrong_opcode",   [WRONG_QP] = "wrong_qp",         [WRONG_ATOMIC] = "wrong_atomic",
-    [OVERWRITTEN] = "overwritten",     [UNEXPECTED] = "unexpected",
-    [MISSED_EVENT] = "missed_event",
+    [DATA_MISMATCH] = "data_mismatch", [DUPLICATE] = "duplicate",   [LOST] = "lost",
+    [REORDERED] = "reordered",         [WRONG_IMM] = "wrong_imm",   [WRONG_LENGTH] = "wrong_length",
+    [WRONG_OPCODE] = "wrong_opcode",   [WRONG_QP] = "wrong_qp",     [WRONG_ATOMIC] = "wrong_atomic",
+    [OVERWRITTEN] = "overwritten",     [UNEXPECTED] = "unexpected", [MISSED_EVENT] = "missed_event",
 };
 
 const char *violation_name(enum violation_kind kind) {
@@ -20,8 +19,8 @@ void verdict_init(struct verdict *v) {
     pthread_mutex_init(&v->lock, NULL);
 }
 
-void verdict_violation(struct verdict *v, enum violation_kind kind, uint32_t qp, uint64_t seq, const char *format,
-                       ...) {
+void verdict_violation(struct verdict *v, enum violation_kind kind, uint32_t qp, uint64_t seq,
+                       const char *format, ...) {
     pthread_mutex_lock(&v->lock);
     if (v->violation_count < VIOLATIONS_KEPT) {
         struct violation *one = &v->violations[v->violation_count];
@@ -40,8 +39,8 @@ bool verdict_error(struct verdict *v, bool by_peer, int status, const char *name
     pthread_mutex_lock(&v->lock);
     bool first = !v->error.set;
     if (first) {
-        v->error =
-            (struct run_error){.set = true, .by_peer = by_peer, .status = status, .name = name, .at_ns = at_ns};
+        v->error = (struct run_error){
+            .set = true, .by_peer = by_peer, .status = status, .name = name, .at_ns = at_ns};
         va_list args;
         va_start(args, format);
         vsnprintf(v->error.message, sizeof(v->error.message), format, args);
@@ -73,6 +72,15 @@ enum exit_code verdict_exit(struct verdict *v) {
     if (v->violation_count || v->peer_violations)
         return EXIT_VIOLATION;
     return v->error.set ? EXIT_ERROR : EXIT_RIGHT;
+}
+
+void verdict_print(struct verdict *v, const char *program, FILE *out) {
+    if (v->error.set)
+        fprintf(out, "%s: %s: %s\n", program, v->error.name, v->error.message);
+    for (uint64_t i = 0; i < v->violation_count && i < 5; i++)
+        fprintf(out, "%s: VIOLATION %s, queue pair %u, request %llu: %s\n", program,
+                NAMES[v->violations[i].kind], v->violations[i].qp, (unsigned long long)v->violations[i].seq,
+                v->violations[i].detail);
 }
 
 static void write_error(const struct run_error *e, struct json *j, const char *side) {

@@ -12,7 +12,8 @@ static const char *name;
 
 static void bite(int number) {
     static const char TEXT[] = ": hung in a library call past the deadline\n";
-    static const char RESULT[] = "{\"finished\":false,\"exit\":1,\"error\":{\"name\":\"HUNG\",\"status\":0}}\n";
+    static const char RESULT[] =
+        "{\"finished\":false,\"exit\":1,\"error\":{\"name\":\"HUNG\",\"status\":0}}\n";
     (void)number;
     ssize_t n = write(STDERR_FILENO, name, strlen(name));
     n += write(STDERR_FILENO, TEXT, sizeof(TEXT) - 1);

@@ -15,15 +15,16 @@ static void failed(struct flow *f, const struct completion *c, uint32_t qp, cons
             return;
     }
     verdict_error(&f->verdict, false, c->status, status_name(c->status), now,
-                  "%s (%d), vendor %#x: queue pair %u, %s %" PRIu64, ibv_wc_status_str((enum ibv_wc_status)c->status),
-                  c->status, c->vendor_err, qp, what, seq);
+                  "%s (%d), vendor %#x: queue pair %u, %s %" PRIu64,
+                  ibv_wc_status_str((enum ibv_wc_status)c->status), c->status, c->vendor_err, qp, what, seq);
 }
 
 static void take_receive(struct flow *f, const struct completion *c, uint64_t now) {
     int qp = objects_qp_index(&f->objects, c->qp_num);
     uint64_t slot;
     if (qp < 0 || !f->responds) {
-        verdict_violation(&f->verdict, WRONG_QP, 0, 0, "a receive completed on unknown queue pair %#x", c->qp_num);
+        verdict_violation(&f->verdict, WRONG_QP, 0, 0, "a receive completed on unknown queue pair %#x",
+                          c->qp_num);
         return;
     }
     struct responder *r = &f->responders[qp];
@@ -42,14 +43,15 @@ static void take_receive(struct flow *f, const struct completion *c, uint64_t no
     completion_log_add(&f->log, now, r->received - (r->received > seq), (uint32_t)qp, c->byte_len, 1, op, 0);
     int rc = post_receive(&f->objects, &f->slots, &f->workload, &f->own, slot, (uint32_t)qp);
     if (rc)
-        verdict_error(&f->verdict, false, 0, "POST_FAILED", now, "queue pair %d: posting a receive failed: %s", qp,
-                      strerror(rc));
+        verdict_error(&f->verdict, false, 0, "POST_FAILED", now,
+                      "queue pair %d: posting a receive failed: %s", qp, strerror(rc));
 }
 
 static void take_own(struct flow *f, const struct completion *c, uint64_t now) {
     uint64_t qp = c->wr_id >> 40, bytes;
     if (!f->initiates || qp >= f->workload.qps) {
-        verdict_violation(&f->verdict, UNEXPECTED, 0, 0, "completion %#" PRIx64 " of a request never posted", c->wr_id);
+        verdict_violation(&f->verdict, UNEXPECTED, 0, 0, "completion %#" PRIx64 " of a request never posted",
+                          c->wr_id);
         return;
     }
     struct initiator *i = &f->initiators[qp];
@@ -68,7 +70,8 @@ int completions_take(struct flow *f) {
     for (int q = 0; q < f->objects.queue_count; q++) {
         int n = queue_drain(&f->objects.queues[q], batch, CQ_BATCH);
         if (n < 0) {
-            verdict_error(&f->verdict, false, 0, "POLL_FAILED", now_ns(), "polling a completion queue failed");
+            verdict_error(&f->verdict, false, 0, "POLL_FAILED", now_ns(),
+                          "polling a completion queue failed");
             return -1;
         }
         uint64_t now = n ? now_ns() : 0;
@@ -84,7 +87,8 @@ int completions_take(struct flow *f) {
     return total;
 }
 
-/* Report early enough that the peer can grant before the window is used up, and whenever nothing is under way. */
+/* Report early enough that the peer can grant before the window is used up, and whenever nothing is under
+ * way. */
 static bool report_due(const struct flow *f, const struct initiator *i, uint64_t last) {
     uint64_t completed = i->completed;
     return completed > last && (completed - last >= (f->workload.window + 3) / 4 || completed == i->posted);
@@ -115,7 +119,8 @@ static void send_grants(struct flow *f) {
         struct responder *r = &f->responders[q];
         uint64_t limit = responder_grant(r);
         bool caught_up = r->verified >= r->reported;
-        if (limit == f->last_grant[q] || (!caught_up && limit - f->last_grant[q] < (f->workload.window + 3) / 4))
+        if (limit == f->last_grant[q] ||
+            (!caught_up && limit - f->last_grant[q] < (f->workload.window + 3) / 4))
             continue;
         words[count++] = q;
         words[count++] = f->last_grant[q] = limit;

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #define WAIT_MS 50
-#define EVENT_GRACE_MS 200           /* an armed queue has a completion: its event must come within this */
-#define TAIL_NS (20 * NS_PER_MS)     /* after the end: is there a completion too many? */
-#define SETTLE_NS (2 * NS_PER_S)     /* after the peer's FIN: for receive completions still to be polled */
-#define SPOILT_NS (5 * NS_PER_S)     /* after an error: for the peer's result */
+#define EVENT_GRACE_MS 200       /* an armed queue has a completion: its event must come within this */
+#define TAIL_NS (20 * NS_PER_MS) /* after the end: is there a completion too many? */
+#define SETTLE_NS (2 * NS_PER_S) /* after the peer's FIN: for receive completions still to be polled */
+#define SPOILT_NS (5 * NS_PER_S) /* after an error: for the peer's result */
 
 static volatile sig_atomic_t interrupted;
 
@@ -29,7 +29,8 @@ static bool all_complete(const struct flow *f) {
 }
 
 static bool own_side_done(struct flow *f) {
-    return !f->initiates || (atomic_load_explicit(&f->still_posting, memory_order_acquire) == 0 && all_complete(f));
+    return !f->initiates ||
+           (atomic_load_explicit(&f->still_posting, memory_order_acquire) == 0 && all_complete(f));
 }
 
 static bool all_verified(const struct flow *f) {
@@ -62,7 +63,8 @@ static void reconcile(struct flow *f) {
             completed[op] += f->initiators[q].counts.completed[op];
     for (int op = OP_WRITE; op <= OP_SEND_IMM; op++)
         if (completed[op] != f->peer_result.verified[op])
-            verdict_violation(&f->verdict, LOST, 0, 0, "%llu of %s complete here, but %llu verified by the peer",
+            verdict_violation(&f->verdict, LOST, 0, 0,
+                              "%llu of %s complete here, but %llu verified by the peer",
                               (unsigned long long)completed[op], op_name((enum op)op),
                               (unsigned long long)f->peer_result.verified[op]);
 }
@@ -79,7 +81,8 @@ static void keep_time(struct flow *f, uint64_t now) {
     if (s->deadline_s && now - f->begun_ns >= s->deadline_s * NS_PER_S)
         verdict_error(&f->verdict, false, 0, "DEADLINE", now, "not finished after %u s", s->deadline_s);
     if (s->stall_s && now - f->last_progress_ns >= s->stall_s * NS_PER_S)
-        verdict_error(&f->verdict, false, 0, "STALLED", now, "no completion and no message for %u s", s->stall_s);
+        verdict_error(&f->verdict, false, 0, "STALLED", now, "no completion and no message for %u s",
+                      s->stall_s);
     if (f->control.lost && !f->peer_result.known)
         verdict_error(&f->verdict, false, 0, "PEER_LOST", now, "control connection: %s", f->control.why);
 }

@@ -95,7 +95,8 @@ void initiator_publish(struct initiator *i, uint64_t count) {
 }
 
 void initiator_posted(struct initiator *i, uint64_t from, uint64_t count) {
-    /* An inline request's place can't be reused before its completion frees it, and only this thread reuses it. */
+    /* An inline request's place can't be reused before its completion frees it, and only this thread reuses
+     * it. */
     for (uint64_t seq = from; i->w->inline_max && seq < from + count; seq++) {
         struct request r = plan_request(i->w, i->key, seq);
         struct piece pieces[SGES_MAX];
@@ -110,30 +111,44 @@ uint64_t own_wr_id(uint32_t qp, uint64_t seq) {
     return (uint64_t)qp << 40 | (seq & SEQ_MASK);
 }
 
+/* Of a request that brings data: is its whole buffer still as it was when the request was posted? */
+static bool nothing_came(const struct initiator *i, const struct outgoing *o) {
+    uint32_t mr;
+    uint64_t at;
+    return o->request.size &&
+           pieces_rest_is_poison(i->own, o->source_at, o->pieces, o->piece_count, 0, &mr, &at);
+}
+
 static void check_fetched(struct initiator *i, const struct outgoing *o) {
     const struct request *r = &o->request;
     uint64_t value, at;
     uint32_t mr;
     bool right = true;
+    if (nothing_came(i, o)) {
+        verdict_violation(i->verdict, LOST, i->qp, r->seq, "%s completed well, but no result was written",
+                          op_name(r->op));
+        return;
+    }
     if (op_is_atomic(r->op)) {
         memcpy(&value, i->own->base[o->pieces[0].mr] + o->source_at, 8);
         right = value == o->values.original;
         if (!right)
             verdict_violation(i->verdict, WRONG_ATOMIC, i->qp, r->seq,
-                              "%s returned %016" PRIx64 ", not %016" PRIx64 ": one was lost or executed twice",
+                              "%s returned %016" PRIx64 ", not %016" PRIx64
+                              ": one was lost or executed twice",
                               op_name(r->op), value, o->values.original);
     } else {
         uint64_t ok = pieces_check(i->own, o->source_at, o->pieces, o->piece_count, r->size, i->key, r->seq);
         right = ok == r->size;
         if (!right)
-            verdict_violation(i->verdict, DATA_MISMATCH, i->qp, r->seq, "READ of %u bytes: byte %" PRIu64 " is wrong",
-                              r->size, ok);
+            verdict_violation(i->verdict, DATA_MISMATCH, i->qp, r->seq,
+                              "READ of %u bytes: byte %" PRIu64 " is wrong", r->size, ok);
     }
     if (!pieces_rest_is_poison(i->own, o->source_at, o->pieces, o->piece_count, r->size, &mr, &at)) {
         right = false;
         verdict_violation(i->verdict, OVERWRITTEN, i->qp, r->seq,
-                          "%s wrote outside of its buffer: region %u, byte %" PRIu64 " of the slot", op_name(r->op),
-                          mr, at);
+                          "%s wrote outside of its buffer: region %u, byte %" PRIu64 " of the slot",
+                          op_name(r->op), mr, at);
     }
     i->counts.verified[r->op] += right;
 }
@@ -159,8 +174,8 @@ static void check_fields(struct initiator *i, const struct completion *c, const 
         verdict_violation(i->verdict, WRONG_OPCODE, i->qp, r->seq, "completion of %s has opcode %d, not %d",
                           op_name(r->op), c->opcode, WC_OPCODE[r->op]);
     if (c->qp_num != i->qp_num)
-        verdict_violation(i->verdict, WRONG_QP, i->qp, r->seq, "completion names queue pair %#x, not %#x", c->qp_num,
-                          i->qp_num);
+        verdict_violation(i->verdict, WRONG_QP, i->qp, r->seq, "completion names queue pair %#x, not %#x",
+                          c->qp_num, i->qp_num);
     /* byte_len of an own request is defined for those that bring data only. */
     if (brings_data(r->op) && c->byte_len != r->size)
         verdict_violation(i->verdict, WRONG_LENGTH, i->qp, r->seq, "completion of %s says %u bytes, not %u",
@@ -183,13 +198,13 @@ uint64_t initiator_on_completion(struct initiator *i, const struct completion *c
         seq = done - ((done - c->wr_id) & SEQ_MASK);
     *bytes = 0;
     if (c->wr_id != own_wr_id(i->qp, seq) || (seq >= posted && seq >= done)) {
-        verdict_violation(i->verdict, UNEXPECTED, i->qp, seq, "completion %#" PRIx64 " of a request never posted",
-                          c->wr_id);
+        verdict_violation(i->verdict, UNEXPECTED, i->qp, seq,
+                          "completion %#" PRIx64 " of a request never posted", c->wr_id);
         return 0;
     }
     if (seq < done) {
-        verdict_violation(i->verdict, DUPLICATE, i->qp, seq, "completed again, or after a later one (%" PRIu64 ")",
-                          done - 1);
+        verdict_violation(i->verdict, DUPLICATE, i->qp, seq,
+                          "completed again, or after a later one (%" PRIu64 ")", done - 1);
         return 0;
     }
     struct outgoing *o = &i->ring[seq % i->w->depth];
@@ -198,7 +213,8 @@ uint64_t initiator_on_completion(struct initiator *i, const struct completion *c
         return 0;
     }
     if (i->failed)
-        verdict_violation(i->verdict, UNEXPECTED, i->qp, seq, "completed well after an earlier one had failed");
+        verdict_violation(i->verdict, UNEXPECTED, i->qp, seq,
+                          "completed well after an earlier one had failed");
     if (!o->is_signaled)
         verdict_violation(i->verdict, UNEXPECTED, i->qp, seq, "completion of an unsignaled request");
     uint64_t expected = next_signaled(i, posted);

@@ -39,7 +39,7 @@ struct initiator {
     uint64_t built, last_signaled; /* poster's; last_signaled: one past it */
     bool after_read;
     _Atomic uint64_t posted, completed, limit;
-    bool failed; /* a completion said so: all that follow must too */
+    bool failed;             /* a completion said so: all that follow must too */
     struct op_counts counts; /* posted[]: poster's; the others: poller's */
 };
 

@@ -40,12 +40,7 @@ int main(int argc, char **argv) {
     if (completion_log_close(&f.log))
         fprintf(stderr, "rcflow: the completion log %s is incomplete\n", f.options.settings.log_path);
     report_write(&f, stdout);
-    if (f.verdict.error.set)
-        fprintf(stderr, "rcflow: %s: %s\n", f.verdict.error.name, f.verdict.error.message);
-    for (uint64_t i = 0; i < f.verdict.violation_count && i < 5; i++)
-        fprintf(stderr, "rcflow: VIOLATION %s, queue pair %u, request %llu: %s\n",
-                violation_name(f.verdict.violations[i].kind), f.verdict.violations[i].qp,
-                (unsigned long long)f.verdict.violations[i].seq, f.verdict.violations[i].detail);
+    verdict_print(&f.verdict, "rcflow", stderr);
     enum exit_code code = verdict_exit(&f.verdict);
     close_down(&f);
     return code;

@@ -9,7 +9,8 @@
 #define PAGE 4096ull
 
 void memory_layout(struct memory *m, const struct workload *w, bool initiates, bool responds) {
-    *m = (struct memory){.mrs = w->mrs, .stride = workload_stride(w), .slots = 2 * w->window, .depth = w->depth};
+    *m = (struct memory){
+        .mrs = w->mrs, .stride = workload_stride(w), .slots = 2 * w->window, .depth = w->depth};
     uint64_t per_region = (m->slots + w->mrs - 1) / w->mrs * w->qps * m->stride;
     m->receive_slots = responds && workload_receives(w) ? w->qps * w->rx_depth : 0;
     m->receives_at = initiates ? w->qps * w->depth * m->stride : 0;
@@ -85,8 +86,8 @@ static uint64_t clipped(const struct piece *p, uint64_t size) {
     return size - p->offset < p->len ? size - p->offset : p->len;
 }
 
-uint64_t pieces_check(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n, uint64_t size,
-                      uint64_t key, uint64_t seq) {
+uint64_t pieces_check(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n,
+                      uint64_t size, uint64_t key, uint64_t seq) {
     for (size_t i = 0; i < n; i++) {
         uint64_t len = clipped(&p[i], size);
         uint64_t right = pattern_check(key, seq, p[i].offset, m->base[p[i].mr] + slot_at + p[i].offset, len);

@@ -5,7 +5,8 @@
  *   targets   qps x 2 windows  what WRITEs land in        (slot s in region s % mrs, place s / mrs)
  *   readable  qps x 2 windows  what READs are served from (likewise)
  *   words     qps x 2          the atomic words, 64 bytes apart, in region 0
- * A slot of sources or receives spans all regions: a message's pieces lie at its own offsets in any of them. */
+ * A slot of sources or receives spans all regions: a message's pieces lie at its own offsets in any of them.
+ */
 #ifndef RCFLOW_MEMORY_H
 #define RCFLOW_MEMORY_H
 
@@ -35,8 +36,8 @@ void pieces_fill(const struct memory *m, uint64_t slot_at, const struct piece *p
                  uint64_t seq);
 void pieces_poison(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n);
 /* Where the first `size` bytes of the message differ; size when right. */
-uint64_t pieces_check(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n, uint64_t size,
-                      uint64_t key, uint64_t seq);
+uint64_t pieces_check(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n,
+                      uint64_t size, uint64_t key, uint64_t seq);
 /* True when everything else in the slot (all regions) is poison; *mr and *at say where it isn't. */
 bool pieces_rest_is_poison(const struct memory *m, uint64_t slot_at, const struct piece *p, size_t n,
                            uint64_t size, uint32_t *mr, uint64_t *at);

@@ -12,8 +12,10 @@ static int fail(char *why, size_t room, const char *what) {
     return code;
 }
 
-static int create_regions(struct objects *x, const struct workload *w, const struct memory *m, char *why, size_t room) {
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+static int create_regions(struct objects *x, const struct workload *w, const struct memory *m, char *why,
+                          size_t room) {
+    int access =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     for (uint64_t i = 0; i < w->mrs; i++) {
         x->mrs[i] = ibv_reg_mr(x->pd, m->base[i], m->bytes, access);
         if (!x->mrs[i])
@@ -38,7 +40,8 @@ static int create_queue(struct objects *x, struct queue *q, bool extended, uint6
     return q->cq ? 0 : -1;
 }
 
-static int create_queues(struct objects *x, const struct options *o, const struct workload *w, char *why, size_t room) {
+static int create_queues(struct objects *x, const struct options *o, const struct workload *w, char *why,
+                         size_t room) {
     uint64_t sends = w->qps * w->depth + 16, receives = w->qps * w->rx_depth + 16;
     if (o->events) {
         x->channel = ibv_create_comp_channel(x->device.context);
@@ -79,13 +82,14 @@ static struct ibv_qp *create_qp(struct objects *x, const struct options *o, cons
     if (!o->new_api)
         return ibv_create_qp(x->pd, (struct ibv_qp_init_attr *)&attr);
     attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    attr.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
-                          IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+    attr.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                          IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
                           IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
     return ibv_create_qp_ex(x->device.context, &attr);
 }
 
-static int create_qps(struct objects *x, const struct options *o, const struct workload *w, char *why, size_t room) {
+static int create_qps(struct objects *x, const struct options *o, const struct workload *w, char *why,
+                      size_t room) {
     x->qps = calloc(w->qps, sizeof(struct ibv_qp *));
     x->qps_ex = calloc(w->qps, sizeof(struct ibv_qp_ex *));
     if (!x->qps || !x->qps_ex)
@@ -105,8 +109,8 @@ static int create_qps(struct objects *x, const struct options *o, const struct w
     return 0;
 }
 
-int objects_create(struct objects *x, const struct options *o, const struct workload *w, const struct memory *m,
-                   char *why, size_t room) {
+int objects_create(struct objects *x, const struct options *o, const struct workload *w,
+                   const struct memory *m, char *why, size_t room) {
     int rc = device_open(&x->device, &o->settings, why, room);
     if (rc)
         return rc;
@@ -153,7 +157,8 @@ static void read_extended(struct ibv_cq_ex *ex, struct completion *c) {
     c->imm = c->has_imm ? be32toh(ibv_wc_read_imm_data(ex)) : 0;
 }
 
-/* One completion per start and end, unless in batches: rxe's next_poll at the end of a queue is broken (--help). */
+/* One completion per start and end, unless in batches: rxe's next_poll at the end of a queue is broken
+ * (--help). */
 static int drain_extended(struct ibv_cq_ex *ex, bool batch, struct completion *out, int max) {
     int n = 0, rc = 0;
     while (n < max && rc == 0) {

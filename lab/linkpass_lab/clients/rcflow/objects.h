@@ -12,7 +12,7 @@
 struct queue {
     struct ibv_cq *cq;
     struct ibv_cq_ex *ex; /* the same queue, when it is polled by start_poll */
-    bool batch;            /* with next_poll */
+    bool batch;           /* with next_poll */
     unsigned events_taken;
 };
 
@@ -31,8 +31,8 @@ struct objects {
 };
 
 /* 0, or an errno value with a sentence in `why`. Queue pairs end in INIT. */
-int objects_create(struct objects *x, const struct options *o, const struct workload *w, const struct memory *m,
-                   char *why, size_t room);
+int objects_create(struct objects *x, const struct options *o, const struct workload *w,
+                   const struct memory *m, char *why, size_t room);
 void objects_destroy(struct objects *x);
 
 /* Take up to `max` completions. -1: the queue itself failed. */

@@ -7,8 +7,9 @@
 #define LIST_MAX 32 /* requests per call; longer lists are cut */
 
 static const enum ibv_wr_opcode WR_OPCODE[OP_KINDS] = {
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,  IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP};
+    IBV_WR_RDMA_WRITE,        IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM,     IBV_WR_RDMA_READ,           IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_ATOMIC_CMP_AND_SWP};
 
 static size_t to_sges(const struct objects *x, const struct initiator *i, const struct outgoing *o,
                       struct ibv_sge *out) {
@@ -22,12 +23,13 @@ static size_t to_sges(const struct objects *x, const struct initiator *i, const 
 }
 
 static unsigned flags_of(const struct initiator *i, const struct outgoing *o) {
-    return (o->is_signaled && !i->w->sq_sig_all ? IBV_SEND_SIGNALED : 0u) | (o->is_inline ? IBV_SEND_INLINE : 0u) |
-           (o->fenced ? IBV_SEND_FENCE : 0u) | (o->solicited ? IBV_SEND_SOLICITED : 0u);
+    return (o->is_signaled && !i->w->sq_sig_all ? IBV_SEND_SIGNALED : 0u) |
+           (o->is_inline ? IBV_SEND_INLINE : 0u) | (o->fenced ? IBV_SEND_FENCE : 0u) |
+           (o->solicited ? IBV_SEND_SOLICITED : 0u);
 }
 
-static int post_plain(struct objects *x, struct initiator *i, const struct remote_regions *remote, uint64_t from,
-                      uint64_t count) {
+static int post_plain(struct objects *x, struct initiator *i, const struct remote_regions *remote,
+                      uint64_t from, uint64_t count) {
     struct ibv_send_wr wrs[LIST_MAX], *bad = NULL;
     struct ibv_sge sges[LIST_MAX][SGES_MAX];
     memset(wrs, 0, count * sizeof(*wrs));
@@ -82,7 +84,8 @@ static void begin_extended(struct ibv_qp_ex *qp, const struct outgoing *o, uint6
     }
 }
 
-static void set_extended_data(struct ibv_qp_ex *qp, const struct outgoing *o, const struct ibv_sge *sges, size_t n) {
+static void set_extended_data(struct ibv_qp_ex *qp, const struct outgoing *o, const struct ibv_sge *sges,
+                              size_t n) {
     if (o->is_inline && n == 1) {
         ibv_wr_set_inline_data(qp, (void *)(uintptr_t)sges[0].addr, sges[0].length);
     } else if (o->is_inline && n > 1) {
@@ -97,8 +100,8 @@ static void set_extended_data(struct ibv_qp_ex *qp, const struct outgoing *o, co
     }
 }
 
-static int post_extended(struct objects *x, struct initiator *i, const struct remote_regions *remote, uint64_t from,
-                         uint64_t count) {
+static int post_extended(struct objects *x, struct initiator *i, const struct remote_regions *remote,
+                         uint64_t from, uint64_t count) {
     struct ibv_qp_ex *qp = x->qps_ex[i->qp];
     ibv_wr_start(qp);
     for (uint64_t n = 0; n < count; n++) {
@@ -117,7 +120,8 @@ int post_requests(struct objects *x, struct initiator *i, const struct remote_re
                   uint64_t count) {
     while (count > 0) {
         uint64_t now = count < LIST_MAX ? count : LIST_MAX;
-        int rc = x->qps_ex[i->qp] ? post_extended(x, i, remote, from, now) : post_plain(x, i, remote, from, now);
+        int rc =
+            x->qps_ex[i->qp] ? post_extended(x, i, remote, from, now) : post_plain(x, i, remote, from, now);
         if (rc)
             return rc < 0 ? errno : rc;
         from += now;
@@ -126,16 +130,16 @@ int post_requests(struct objects *x, struct initiator *i, const struct remote_re
     return 0;
 }
 
-int post_receive(struct objects *x, struct receive_slots *slots, const struct workload *w, const struct memory *m,
-                 uint64_t slot, uint32_t qp) {
+int post_receive(struct objects *x, struct receive_slots *slots, const struct workload *w,
+                 const struct memory *m, uint64_t slot, uint32_t qp) {
     struct piece pieces[SGES_MAX];
     struct ibv_sge sges[SGES_MAX];
     size_t n = cut_pieces(workload_max_size(w), w->sges, w->mrs, slot, pieces);
     for (size_t p = 0; p < n; p++)
-        sges[p] = (struct ibv_sge){
-            .addr = (uintptr_t)m->base[pieces[p].mr] + receive_offset(m, slot) + pieces[p].offset,
-            .length = pieces[p].len,
-            .lkey = x->lkeys[pieces[p].mr]};
+        sges[p] = (struct ibv_sge){.addr = (uintptr_t)m->base[pieces[p].mr] + receive_offset(m, slot) +
+                                           pieces[p].offset,
+                                   .length = pieces[p].len,
+                                   .lkey = x->lkeys[pieces[p].mr]};
     struct ibv_recv_wr wr = {.wr_id = receive_slots_post(slots, slot), .num_sge = (int)n}, *bad = NULL;
     wr.sg_list = n ? sges : NULL;
     return x->srq ? ibv_post_srq_recv(x->srq, &wr, &bad) : ibv_post_recv(x->qps[qp], &wr, &bad);

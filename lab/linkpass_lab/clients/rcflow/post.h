@@ -14,7 +14,7 @@ struct remote_regions {
 /* Post `count` requests built from number `from` on. 0 or the errno value of the call. */
 int post_requests(struct objects *x, struct initiator *i, const struct remote_regions *remote, uint64_t from,
                   uint64_t count);
-int post_receive(struct objects *x, struct receive_slots *slots, const struct workload *w, const struct memory *m,
-                 uint64_t slot, uint32_t qp);
+int post_receive(struct objects *x, struct receive_slots *slots, const struct workload *w,
+                 const struct memory *m, uint64_t slot, uint32_t qp);
 
 #endif

@@ -33,8 +33,9 @@ static uint64_t post_list(struct flow *f, struct initiator *i) {
     initiator_publish(i, count);
     int rc = post_requests(&f->objects, i, &f->remote, from, count);
     if (rc) {
-        verdict_error(&f->verdict, false, 0, "POST_FAILED", now_ns(), "queue pair %u, request %llu: posting failed: %s",
-                      i->qp, (unsigned long long)from, strerror(rc));
+        verdict_error(&f->verdict, false, 0, "POST_FAILED", now_ns(),
+                      "queue pair %u, request %llu: posting failed: %s", i->qp, (unsigned long long)from,
+                      strerror(rc));
         return 0;
     }
     initiator_posted(i, from, count);

@@ -34,7 +34,8 @@ bool receive_slots_take(struct receive_slots *r, struct verdict *v, const struct
     uint64_t at = c->wr_id & ((1u << SLOT_BITS) - 1);
     uint32_t generation = (uint32_t)((c->wr_id & ~RECEIVE_TAG) >> SLOT_BITS);
     if (at >= r->count || generation == 0 || generation > r->generation[at]) {
-        verdict_violation(v, UNEXPECTED, qp, at, "completion %#" PRIx64 " of a receive never posted", c->wr_id);
+        verdict_violation(v, UNEXPECTED, qp, at, "completion %#" PRIx64 " of a receive never posted",
+                          c->wr_id);
         return false;
     }
     if (!r->posted[at] || generation < r->generation[at]) {
@@ -44,7 +45,8 @@ bool receive_slots_take(struct receive_slots *r, struct verdict *v, const struct
     uint64_t oldest = qp * r->per_qp + r->taken[qp] % r->per_qp;
     if (!r->shared && at != oldest)
         verdict_violation(v, at / r->per_qp == qp ? REORDERED : WRONG_QP, qp, at,
-                          "receive slot %" PRIu64 " completed before slot %" PRIu64 ", posted earlier", at, oldest);
+                          "receive slot %" PRIu64 " completed before slot %" PRIu64 ", posted earlier", at,
+                          oldest);
     r->taken[qp]++;
     r->posted[at] = false;
     *slot = at;

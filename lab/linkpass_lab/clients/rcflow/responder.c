@@ -36,17 +36,19 @@ void responder_create(struct responder *r, const struct workload *w, const struc
 }
 
 /* Say which request a wrong payload belongs to, where it can be told. */
-static void mismatch(struct responder *r, const struct request *q, const unsigned char *payload, uint64_t at) {
+static void mismatch(struct responder *r, const struct request *q, const unsigned char *payload,
+                     uint64_t at) {
     uint64_t other;
     if (poison_check(payload, q->size) == q->size && q->size)
-        verdict_violation(r->verdict, LOST, r->qp, q->seq, "%s of %u bytes said to be done, but nothing was written",
-                          op_name(q->op), q->size);
+        verdict_violation(r->verdict, LOST, r->qp, q->seq,
+                          "%s of %u bytes said to be done, but nothing was written", op_name(q->op), q->size);
     else if (pattern_owner(r->key, payload, q->size, &other) && other != q->seq)
         verdict_violation(r->verdict, other < q->seq ? DUPLICATE : REORDERED, r->qp, q->seq,
                           "%s: the payload is that of %" PRIu64, op_name(q->op), other);
     else
-        verdict_violation(r->verdict, DATA_MISMATCH, r->qp, q->seq, "%s of %u bytes: byte %" PRIu64 " is %#04x",
-                          op_name(q->op), q->size, at, payload[at]);
+        verdict_violation(r->verdict, DATA_MISMATCH, r->qp, q->seq,
+                          "%s of %u bytes: byte %" PRIu64 " is %#04x", op_name(q->op), q->size, at,
+                          payload[at]);
 }
 
 static bool check_target(struct responder *r, const struct request *q) {
@@ -61,8 +63,8 @@ static bool check_target(struct responder *r, const struct request *q) {
     uint64_t clean = poison_check(slot + q->size, rest);
     if (clean < rest) {
         verdict_violation(r->verdict, OVERWRITTEN, r->qp, q->seq,
-                          "%s of %u bytes: byte %" PRIu64 " of its slot was written too", op_name(q->op), q->size,
-                          q->size + clean);
+                          "%s of %u bytes: byte %" PRIu64 " of its slot was written too", op_name(q->op),
+                          q->size, q->size + clean);
         poison_fill(slot, r->own->stride);
         return false;
     }
@@ -109,14 +111,15 @@ static bool was_missing(struct responder *r, uint64_t seq) {
 static void skip_to(struct responder *r, uint64_t from, uint64_t seq) {
     struct request q;
     for (uint64_t at = next_consumer(r, from, &q); at < seq; at = next_consumer(r, at + 1, &q)) {
-        verdict_violation(r->verdict, LOST, r->qp, at, "%s never came: %" PRIu64 " came in its place", op_name(q.op),
-                          seq);
+        verdict_violation(r->verdict, LOST, r->qp, at, "%s never came: %" PRIu64 " came in its place",
+                          op_name(q.op), seq);
         if (r->missing_count < MISSING_KEPT)
             r->missing[r->missing_count++] = at;
     }
 }
 
-/* Which request does this receive belong to? By its immediate value, or by its payload; else the expected one. */
+/* Which request does this receive belong to? By its immediate value, or by its payload; else the expected
+ * one. */
 static uint64_t identify(const struct responder *r, const struct completion *c, const unsigned char *first,
                          uint64_t first_len, uint64_t expected) {
     uint64_t seq = expected;
@@ -140,9 +143,9 @@ static bool check_receive_fields(struct responder *r, const struct completion *c
         verdict_violation(r->verdict, WRONG_LENGTH, r->qp, q->seq, "receive of %s says %u bytes, not %u",
                           op_name(q->op), c->byte_len, q->size);
     if (c->has_imm != op_has_imm(q->op) || (c->has_imm && c->imm != q->imm))
-        verdict_violation(r->verdict, WRONG_IMM, r->qp, q->seq, "receive of %s: immediate value %s%#x, not %s%#x",
-                          op_name(q->op), c->has_imm ? "" : "absent, ", c->imm, op_has_imm(q->op) ? "" : "absent, ",
-                          q->imm);
+        verdict_violation(r->verdict, WRONG_IMM, r->qp, q->seq,
+                          "receive of %s: immediate value %s%#x, not %s%#x", op_name(q->op),
+                          c->has_imm ? "" : "absent, ", c->imm, op_has_imm(q->op) ? "" : "absent, ", q->imm);
     return r->verdict->violation_count == before;
 }
 
@@ -156,14 +159,14 @@ static bool check_receive_memory(struct responder *r, const struct request *q, u
     uint64_t right = is_send ? pieces_check(r->own, slot_at, pieces, n, q->size, r->key, q->seq) : 0;
     if (right < landed) {
         good = false;
-        verdict_violation(r->verdict, DATA_MISMATCH, r->qp, q->seq, "%s of %u bytes: byte %" PRIu64 " is wrong",
-                          op_name(q->op), q->size, right);
+        verdict_violation(r->verdict, DATA_MISMATCH, r->qp, q->seq,
+                          "%s of %u bytes: byte %" PRIu64 " is wrong", op_name(q->op), q->size, right);
     }
     if (!pieces_rest_is_poison(r->own, slot_at, pieces, n, landed, &mr, &at)) {
         good = false;
         verdict_violation(r->verdict, OVERWRITTEN, r->qp, q->seq,
-                          "receive of %s: region %u, byte %" PRIu64 " of its slot was written too", op_name(q->op),
-                          mr, at);
+                          "receive of %s: region %u, byte %" PRIu64 " of its slot was written too",
+                          op_name(q->op), mr, at);
         for (mr = 0; mr < r->own->mrs; mr++)
             poison_fill(r->own->base[mr] + slot_at, r->own->stride);
     }
@@ -202,7 +205,8 @@ void responder_on_receive(struct responder *r, const struct completion *c, uint6
 void responder_on_report(struct responder *r, uint64_t completed) {
     if (completed > r->granted || completed < r->reported) {
         verdict_violation(r->verdict, UNEXPECTED, r->qp, completed,
-                          "the peer reports %" PRIu64 " complete; %" PRIu64 " were before, %" PRIu64 " are granted",
+                          "the peer reports %" PRIu64 " complete; %" PRIu64 " were before, %" PRIu64
+                          " are granted",
                           completed, r->reported, r->granted);
         return;
     }
@@ -248,7 +252,8 @@ void responder_finish(struct responder *r, uint64_t posted, uint64_t completed) 
     if (r->verified < completed) {
         struct request q = plan_request(r->w, r->key, r->verified);
         verdict_violation(r->verdict, LOST, r->qp, r->verified,
-                          "%s never came, but the peer saw %" PRIu64 " requests complete", op_name(q.op), completed);
+                          "%s never came, but the peer saw %" PRIu64 " requests complete", op_name(q.op),
+                          completed);
         return;
     }
     if (posted != completed)

@@ -37,8 +37,9 @@ void responder_on_receive(struct responder *r, const struct completion *c, uint6
 void responder_on_report(struct responder *r, uint64_t completed);
 /* How far the peer may post now; slots to be used again are checked and made ready first. */
 uint64_t responder_grant(struct responder *r);
-/* The peer has posted `posted` requests, `completed` of them are complete, and none is under way: everything up
- * to `completed` must be verified; when both are equal also the atomic words and that nothing else was written. */
+/* The peer has posted `posted` requests, `completed` of them are complete, and none is under way: everything
+ * up to `completed` must be verified; when both are equal also the atomic words and that nothing else was
+ * written. */
 void responder_finish(struct responder *r, uint64_t posted, uint64_t completed);
 
 #endif

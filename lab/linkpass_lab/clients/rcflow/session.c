@@ -79,7 +79,8 @@ static int create_checkers(struct flow *f) {
         (f->responds && workload_receives(w) && receive_slots_create(&f->slots, w)))
         return ENOMEM;
     for (uint32_t q = 0; q < w->qps; q++) {
-        if (f->initiates && initiator_create(&f->initiators[q], w, &f->own, &f->peer, &f->verdict, q, !f->is_client))
+        if (f->initiates &&
+            initiator_create(&f->initiators[q], w, &f->own, &f->peer, &f->verdict, q, !f->is_client))
             return ENOMEM;
         if (f->responds)
             responder_create(&f->responders[q], w, &f->own, &f->verdict, q, f->is_client);
@@ -119,7 +120,8 @@ static int exchange_ends(struct flow *f) {
         return setup_failed(f, "PROTOCOL", "the peer described another number of queue pairs");
     for (uint64_t q = 0; q < f->workload.qps; q++) {
         struct endpoint peer = endpoint_unpack(f->message.words + q * ENDPOINT_WORDS);
-        if (qp_to_ready(f->objects.qps[q], &f->objects.device, &f->options.settings, &ends[q], &peer, why, sizeof(why)))
+        if (qp_to_ready(f->objects.qps[q], &f->objects.device, &f->options.settings, &ends[q], &peer, why,
+                        sizeof(why)))
             return setup_failed(f, "SETUP", why);
     }
     for (uint64_t m = 0; m < f->workload.mrs; m++) {
@@ -137,7 +139,8 @@ int session_open(struct flow *f) {
     if (rc || (rc = agree(f)))
         return rc;
     if (create_checkers(f))
-        return setup_failed(f, "SETUP", "not enough memory for the buffers: fewer or smaller requests, or a smaller window");
+        return setup_failed(
+            f, "SETUP", "not enough memory for the buffers: fewer or smaller requests, or a smaller window");
     if (objects_create(&f->objects, &f->options, &f->workload, &f->own, why, sizeof(why)))
         return setup_failed(f, "SETUP", why);
     if ((rc = completions_post_receives(f))) {
@@ -177,8 +180,8 @@ static void note_peer_state(struct flow *f, const uint64_t *words) {
     if (words[2] > f->verdict.peer_violations)
         f->verdict.peer_violations = words[2];
     if (words[0])
-        verdict_error(&f->verdict, true, (int)words[1], words[1] ? status_name((int)words[1]) : "PEER_ERROR", now_ns(),
-                      "the peer ended with an error%s%s", words[1] ? ": " : "",
+        verdict_error(&f->verdict, true, (int)words[1], words[1] ? status_name((int)words[1]) : "PEER_ERROR",
+                      now_ns(), "the peer ended with an error%s%s", words[1] ? ": " : "",
                       words[1] ? ibv_wc_status_str((enum ibv_wc_status)words[1]) : "");
 }
 
@@ -248,8 +251,8 @@ void session_take_messages(struct flow *f) {
     while (control_next(&f->control, &f->message)) {
         f->last_progress_ns = now_ns();
         if (!take(f, &f->message)) {
-            verdict_error(&f->verdict, false, 0, "PROTOCOL", now_ns(), "control message %u makes no sense here",
-                          f->message.type);
+            verdict_error(&f->verdict, false, 0, "PROTOCOL", now_ns(),
+                          "control message %u makes no sense here", f->message.type);
             return;
         }
     }

@@ -79,7 +79,8 @@ const char *workload_fault(const struct workload *w) {
         return "size: at most 1 GiB";
     if (w->iterations == 0 && w->duration_ms == 0)
         return "neither a number of iterations nor a duration";
-    if (w->timeout > 31 || w->retry > 7 || w->rnr_retry > 7 || w->min_rnr > 31 || w->rd_atomic > 128 || w->mtu > 4096)
+    if (w->timeout > 31 || w->retry > 7 || w->rnr_retry > 7 || w->min_rnr > 31 || w->rd_atomic > 128 ||
+        w->mtu > 4096)
         return "a connection attribute out of range";
     return NULL;
 }

@@ -19,7 +19,8 @@ struct workload {
     uint64_t seed, iterations, duration_ms; /* iterations 0: run for duration_ms */
     uint64_t qps, depth, window, rx_depth, sges, mrs, inline_max, signal_every, post_list;
     uint64_t bidirectional, srq, fence, sq_sig_all, solicited;
-    uint64_t mtu, timeout, retry, rnr_retry, min_rnr, rd_atomic; /* the connection's, so that both ends agree */
+    uint64_t mtu, timeout, retry, rnr_retry, min_rnr,
+        rd_atomic; /* the connection's, so that both ends agree */
     uint64_t weights[OP_KINDS];
     uint64_t size_count, sizes[SIZES_MAX]; /* size_count 0: uniform in [sizes[0], sizes[1]] */
 };
@@ -29,8 +30,8 @@ struct request {
     uint64_t seq;
     enum op op;
     uint32_t size, imm;
-    uint64_t add;       /* FETCH_ADD: what is added */
-    bool swap_fails;    /* CMP_SWP: compares with a value that isn't there */
+    uint64_t add;    /* FETCH_ADD: what is added */
+    bool swap_fails; /* CMP_SWP: compares with a value that isn't there */
 };
 
 /* The atomic words of one queue pair and direction, as they are after the requests so far. */
