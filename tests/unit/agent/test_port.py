@@ -143,6 +143,12 @@ def test_unobservable_fact_never_takes_a_port_down_nor_shortens_its_hold_down(si
         assert (after.held_until, after.flaps, after.hold) == (port.held_until, port.flaps, port.hold)
 
 
+@pytest.mark.parametrize("signal", [s for s in Signal if s != Signal.CARRIER])
+def test_fact_that_is_unobservable_keeps_its_last_value(signal: Signal) -> None:
+    port = see(up(), 11.0, operstate="dormant", addresses=("10.0.0.1",), mtu=9000)
+    assert port.observe(Observation(12.0, "test", "p", signal, None)) is port  # and so it isn't better either
+
+
 def test_blindness_hides_no_fall() -> None:
     port = see(up(), 20.0, carrier=None)
     port = see(port, 21.0, carrier=False)

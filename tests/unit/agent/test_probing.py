@@ -125,8 +125,9 @@ def test_dead_path_is_found_however_often_its_siblings_answer(rails: int, period
 
 
 def test_proof_that_comes_late_wakes_the_path_that_waits_for_it() -> None:
-    wire = settled([R0, R1], rtt=0.040)  # the peer's agent is busy: every answer is late, but comes
+    wire = settled([R0, R1])
     wire.dead = {R0}
+    wire.rtt = 0.040  # the peer's agent is busy: every answer is late, but comes
     wire.run(1.0)
     # The third probe leaves within 150 ms; its sibling's answer comes 40 ms later, and settles 3 ms after that.
     assert wire.when(R0, S.DOWN) - 2.0 <= 0.15 + 0.040 + 0.003 + 1e-3

@@ -129,6 +129,12 @@ def test_blindness_moves_nothing_and_tells_the_peers(agent: FakeAgent) -> None:
     assert [p.state for p in agent.published[-1].ports] == [S.UNKNOWN, S.UNKNOWN]
 
 
+def test_addresses_that_can_not_be_read_stay_as_they_are_for_the_peers(agent: FakeAgent) -> None:
+    for _ in range(5):
+        agent.see("a-rail0", addresses=None, operstate=None, mtu=None)
+    assert (agent.published, agent.events) == ([], [])
+
+
 def test_flap_train_ends_in_held_with_a_growing_price(agent: FakeAgent) -> None:
     for _ in range(6):
         agent.carrier("a-rail0", False)
