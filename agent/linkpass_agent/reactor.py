@@ -101,9 +101,9 @@ class Reactor:
             if before is None:
                 continue
             known = before.facts.get(fact.signal)
-            if known == fact.value and fact.signal in before.facts:
-                continue
             after = before.observe(fact)
+            if after is before:
+                continue
             self.ports[fact.port] = after
             if fact.signal in before.facts:
                 text = f"{fact.signal} {_show(known)} -> {_show(fact.value)}"
@@ -242,7 +242,7 @@ class Reactor:
         self._update_targets()
         if changes:
             self._events.add(
-                EventKind.SHARED, self._me.host, "; ".join(changes), data={"version": self.record.version}
+                EventKind.SHARED, self._me.host, "; ".join(changes), data={"version": self.record.version}, at=now
             )
 
     def _port_record(self, name: str) -> PortRecord:

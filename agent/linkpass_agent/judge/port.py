@@ -1,8 +1,8 @@
 """The state machine of one port: facts and time in, a verdict out.
 
 Down is believed at once. Up is believed late: a port that was down is HELD until its hold-down has run. Facts that
-could not be observed change nothing; a port of which nothing at all can be observed any more goes UNKNOWN, which the
-planner treats as usable, because losing sight of a port isn't a failure of the port.
+could not be observed keep their last value; an UP port whose carrier can't be observed any more goes UNKNOWN, which
+the planner treats as usable, because losing sight of a port isn't a failure of the port.
 """
 
 from dataclasses import dataclass, field, replace
@@ -54,6 +54,8 @@ class Port:
     def observe(self, seen: Observation) -> "Port":
         """Take in one observation."""
         if seen.signal in self.facts and self.facts[seen.signal] == seen.value:
+            return self
+        if seen.value is None and seen.signal != Signal.CARRIER:
             return self
         # What was known of a device that is gone says nothing of the one that may come under its name.
         gone = seen.signal == Signal.PRESENT and seen.value is False
