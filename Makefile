@@ -25,7 +25,7 @@ lint: setup
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
-	@scripts/lint-c
+	@scripts/lint-files
 
 bench:
 	@scripts/setup bench

@@ -40,6 +40,7 @@ from .act.ledger import Ledger
 from .act.routes import RouteActuator, RouteRule
 from .act.rtnl import Rtnl
 from .api import serve
+from .api_socket import claim
 from .events import EventLog
 from .facade import AgentFacade, Contact
 from .judge.holddown import HoldDownRule
@@ -99,6 +100,7 @@ def _folder(path: Path) -> Path:
 
 def undo(settings: Settings) -> int:
     """Remove everything that an agent left in the kernel."""
+    claimed = claim(settings.paths.socket)  # refuses while an agent lives
     kernel = Rtnl()
     try:
         actuator = _actuator(settings, kernel)
@@ -108,6 +110,7 @@ def undo(settings: Settings) -> int:
         print("nothing of LinkPass is left in the kernel")
     finally:
         kernel.close()
+        claimed.release()
     return 0
 
 
@@ -299,7 +302,7 @@ class Agent:
             f"agent started, mode {self.settings.mode}",
             data={"incarnation": self.reactor.record.incarnation},
         )
-        async with serve(self.facade, self.settings), asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self.links.run()),
                 tasks.create_task(
@@ -334,14 +337,20 @@ async def run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
-    agent = Agent(settings)
+    claimed = claim(settings.paths.socket)  # before anything else: a second agent must not touch the first one's work
     try:
-        await agent.run(stop)
-    finally:
-        # A second SIGTERM must not cut the tidying short; the loop gives handlers back when it ends.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        _notify("STOPPING=1")
-        agent.close()
+        agent = Agent(settings)
+    except BaseException:
+        claimed.release()
+        raise
+    async with serve(agent.facade, settings, claimed=claimed):
+        try:
+            await agent.run(stop)
+        finally:
+            # A second SIGTERM must not cut the tidying short; the loop gives handlers back when it ends.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            _notify("STOPPING=1")
+            agent.close()
     return 0
 
 

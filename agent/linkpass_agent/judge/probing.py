@@ -109,6 +109,9 @@ class Probing:
 
     def _put(self, path: PathId, state: ProbedPath, now: float) -> None:
         self._paths[path] = state
+        # A doubt that more probes haven't settled, for want of proof, isn't worth hurrying for.
+        fresh = len(state.waiting) <= 2 * self._rule.lost
+        self._schedule.doubt(path, state.state is PortState.SUSPECT and fresh, now)
         self._wake(path, state.wakes_at(now, self._next_sign(path, now)))
 
     def _wake(self, path: PathId, at: float | None) -> None:
