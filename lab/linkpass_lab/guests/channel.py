@@ -90,6 +90,7 @@ class GuestProcess:
         self.pid: int | None = None
         self.returncode: int | None = None
         self.failure: str | None = None
+        self.ended_at: float | None = None  # monotonic
         self.output: dict[Kind, bytearray] = {Kind.STDOUT: bytearray(), Kind.STDERR: bytearray()}
         self._listen = listen
         self._grew = threading.Condition()
@@ -126,6 +127,7 @@ class GuestProcess:
             with self._grew:
                 if self.returncode is None and self.failure is None:
                     self.failure = f"guest {self.guest}: {self.argv[0]}: reader stopped"
+                self.ended_at = self.ended_at or time.monotonic()
                 self._grew.notify_all()
 
     def _got(self, kind: Kind, payload: bytes) -> None:
@@ -142,8 +144,10 @@ class GuestProcess:
                 case Kind.STARTED:
                     self.pid = count_of(payload)
                 case Kind.EXIT:
+                    self.ended_at = time.monotonic()
                     self.returncode = json.loads(payload)
                 case Kind.FAILED:
+                    self.ended_at = time.monotonic()
                     self.failure = f"guest {self.guest}: {json.loads(payload)}"
             self._grew.notify_all()
 

@@ -213,7 +213,7 @@ class GuestFaults:
         wanted = int(fault.number("index"))
         if not 1 <= wanted < MOST_GIDS:
             raise FaultError(f"{fault}: index must lie between 1 and {MOST_GIDS - 1}")
-        before = self._gids(fault.host, rxe)
+        before = self.gids(fault.host, rxe)
         own = before.pop(gid_of(address), None)
         if own == wanted:
             return
@@ -239,7 +239,7 @@ class GuestFaults:
     def _restore_gid(self, fault: Fault) -> None:
         """Take it away and put it back: it gets the lowest free index, as at the start."""
         rxe, device, address = self.lab.holder(fault.host, fault.rail)
-        now = self._gids(fault.host, rxe)
+        now = self.gids(fault.host, rxe)
         lowest = next(i for i in range(MOST_GIDS) if i not in now.values())
         own = now.get(gid_of(address))
         if own is not None and own < lowest:
@@ -250,7 +250,7 @@ class GuestFaults:
         self._ip(fault.host, [f"addr add {address} dev {device}", *self._routes(self._guest(fault))])
         self._wait_gids(fault, rxe, [gid_of(address)])
 
-    def _gids(self, guest: str, rxe: str) -> dict[str, int]:
+    def gids(self, guest: str, rxe: str) -> dict[str, int]:
         """The port's GIDs and their indexes."""
         files = f"cd {GIDS.format(rxe)} && grep -v 0000:0000:0000:0000:0000:0000:0000:0000 $(seq 0 {MOST_GIDS - 1})"
         said = self._in_guest(guest, "sh", "-c", files, check=False)
@@ -261,7 +261,7 @@ class GuestFaults:
         """Wait until these are in the port's table, and those aren't; returns the table."""
         until = time.monotonic() + GID_WAIT
         while True:
-            there = self._gids(fault.host, rxe)
+            there = self.gids(fault.host, rxe)
             if all(g in there for g in come) and not any(g in there for g in gone):
                 return there
             if time.monotonic() > until:

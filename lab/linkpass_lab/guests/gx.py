@@ -22,12 +22,13 @@ def run(guest: str, command: str) -> int:
         link.sendall(frame_json(1, Kind.OPEN, {"argv": ["/bin/sh", "-c", command]}))
         decoder, room, reading = Decoder(), WINDOW, True
         while True:
-            ready = select.select([link, *([0] if reading and room > 0 else [])], [], [])[0]
+            watched = [link.fileno(), *([0] if reading and room > 0 else [])]
+            ready = select.select(watched, [], [])[0]
             if 0 in ready:
                 data = os.read(0, min(room, 65_536))
                 room, reading = room - len(data), bool(data)
                 link.sendall(frame(1, Kind.STDIN, data) if data else frame(1, Kind.STDIN_END))
-            if link not in ready:
+            if link.fileno() not in ready:
                 continue
             data = link.recv(65_536)
             if not data:

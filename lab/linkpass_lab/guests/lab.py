@@ -243,6 +243,15 @@ class GuestLab:
         found: dict[str, dict[str, Any]] = channel.order(self.folder, "status")
         return found
 
+    def gids(self, host: str, device: str) -> dict[str, int]:
+        """The GIDs of an RDMA device's port, as sysfs spells them, and their indexes."""
+        return self._faults.gids(host, device)
+
+    @property
+    def tools(self) -> Path:
+        """Small commands for use in guests; first on their PATH."""
+        return self.folder / BIN
+
     def in_lab(self, argv: Sequence[str]) -> str:
         """Run `ip`, `tc` or `bridge` where the bridges and taps are."""
         return channel.in_lab(self.folder, argv)
