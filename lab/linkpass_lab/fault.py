@@ -163,4 +163,4 @@ def _value(kind: FaultKind, name: str, parameter: Parameter, value: Any) -> Valu
 
 def unsupported(kind: FaultKind, realisation: str) -> FaultError:
     """The error for a kind that a realisation has no means for."""
-    return FaultError(f"a lab of {realisation} can't do {kind!r}; `linkpass-lab faults` says which lab can")
+    return FaultError(f"a lab of {realisation} can't do {str(kind)!r}; `linkpass-lab faults` says which lab can")

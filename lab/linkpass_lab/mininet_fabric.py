@@ -26,8 +26,13 @@ NEEDS = {
 }
 # Keeps neighbour discovery out of the packet counts.
 NO_IPV6 = ("net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1")
-# A packet may come in over a rail that its answer would not take.
-HOST_SYSCTLS = ("net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0", *NO_IPV6)
+HOST_SYSCTLS = (
+    "net.ipv4.conf.all.rp_filter=0",  # a packet may come in over a rail that its answer would not take
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv4.conf.all.arp_ignore=1",  # or each port would answer for the addresses of all others
+    "net.ipv4.conf.all.arp_announce=2",
+    *NO_IPV6,
+)
 
 
 def port_name(host: str, rail: str) -> str:

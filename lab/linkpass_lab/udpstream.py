@@ -77,7 +77,7 @@ def analyse(
 ) -> Result:
     """Join the send times (ns, by sequence number) with the arrivals (sequence number, ns).
 
-    `ended` is when the sender stopped (ns), the last send unless given. With `after` (ns), only gaps that end after
+    `ended` is when the sender stopped (ns), just after the last send unless given. With `after` (ns), only gaps that end after
     it count: what came before the fault isn't the fault's.
     """
     seen: set[int] = set()
@@ -85,7 +85,7 @@ def analyse(
     for number, at in arrivals:
         times.append(at)
         seen.add(number)
-    marks = [sent[0], *sorted(times), max(ended or sent[-1], max(times, default=0))] if sent else []
+    marks = [sent[0], *sorted(times), max(ended or sent[-1] + 1, max(times, default=0))] if sent else []
     lost = sorted(set(range(len(sent))) - seen)
     gaps = []
     for start, end in pairwise(marks):
