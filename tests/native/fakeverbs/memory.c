@@ -1,0 +1,195 @@
+/* Protection domains, memory regions, address handles; keys and bounds. */
+#include "fake_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+FAKE_API struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+    struct nic *nic = fake_nic_of_context(context);
+    struct ibv_pd *pd = calloc(1, sizeof(*pd));
+
+    fake_lock();
+    if (pd && fake_refuse(nic)) {
+        free(pd);
+        pd = NULL;
+    }
+    if (pd) {
+        pd->context = context;
+        nic->objects++;
+    }
+    fake_unlock();
+    return pd;
+}
+
+static bool pd_in_use(const struct ibv_pd *pd) {
+    for (const struct mr *mr = fake.mrs; mr; mr = mr->next)
+        if (mr->ibv.pd == pd)
+            return true;
+    for (const struct qp *qp = fake.qps; qp; qp = qp->next)
+        if (qp->ibv.pd == pd)
+            return true;
+    return false;
+}
+
+FAKE_API int ibv_dealloc_pd(struct ibv_pd *pd) {
+    fake_lock();
+    if (pd_in_use(pd)) {
+        fake_unlock();
+        return EBUSY;
+    }
+    fake_nic_of_context(pd->context)->objects--;
+    fake_unlock();
+    free(pd);
+    return 0;
+}
+
+static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access) {
+    struct nic *nic = fake_nic_of_context(pd->context);
+    const int remote_write = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+    /* Remote write and atomic need local write: ibv_reg_mr(3). */
+    if ((access & remote_write) && !(access & IBV_ACCESS_LOCAL_WRITE)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    struct mr *mr = calloc(1, sizeof(*mr));
+    fake_lock();
+    if (mr && fake_refuse(nic)) {
+        free(mr);
+        mr = NULL;
+    }
+    if (mr) {
+        mr->ibv = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = addr, .length = length};
+        mr->ibv.handle = fake.next_key;
+        /* The two keys differ, and differ from NIC to NIC: mixing them up must be seen. */
+        mr->ibv.lkey = fake.next_key << 8 | 0x11;
+        mr->ibv.rkey = fake.next_key << 8 | 0x22;
+        fake.next_key++;
+        mr->iova = iova;
+        mr->access = access;
+        mr->next = fake.mrs;
+        fake.mrs = mr;
+        nic->objects++;
+    }
+    fake_unlock();
+    return mr ? &mr->ibv : NULL;
+}
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+FAKE_API struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access) {
+    return reg(pd, addr, length, (uintptr_t)addr, access);
+}
+
+FAKE_API struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                        int access) {
+    return reg(pd, addr, length, iova, access);
+}
+
+FAKE_API struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                         unsigned int access) {
+    return reg(pd, addr, length, iova, (int)access);
+}
+
+FAKE_API int ibv_dereg_mr(struct ibv_mr *ibv) {
+    struct mr *mr = CONTAINER(ibv, struct mr, ibv);
+
+    fake_lock();
+    for (struct mr **at = &fake.mrs; *at; at = &(*at)->next) {
+        if (*at == mr) {
+            *at = mr->next;
+            break;
+        }
+    }
+    fake_nic_of_context(ibv->context)->objects--;
+    fake_unlock();
+    free(mr);
+    return 0;
+}
+
+FAKE_API int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, size_t length,
+                          int access) {
+    struct mr *mr = CONTAINER(ibv, struct mr, ibv);
+
+    fake_lock();
+    if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+        ibv->addr = addr;
+        ibv->length = length;
+        mr->iova = (uintptr_t)addr;
+    }
+    if (flags & IBV_REREG_MR_CHANGE_PD)
+        ibv->pd = pd;
+    if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+        mr->access = access;
+    fake_unlock();
+    return 0;
+}
+
+void *mr_translate(struct nic *nic, struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr,
+                   uint64_t length, int access) {
+    for (const struct mr *mr = fake.mrs; mr; mr = mr->next) {
+        if ((remote ? mr->ibv.rkey : mr->ibv.lkey) != key)
+            continue;
+        if (fake_nic_of_context(mr->ibv.context) != nic || mr->ibv.pd != pd || (access & ~mr->access))
+            return NULL;
+        if (addr < mr->iova || length > mr->ibv.length || addr - mr->iova > mr->ibv.length - length)
+            return NULL;
+        return (char *)mr->ibv.addr + (addr - mr->iova);
+    }
+    return NULL;
+}
+
+uint64_t sges_length(const struct ibv_sge *sges, int count) {
+    uint64_t length = 0;
+
+    for (int i = 0; i < count; i++)
+        length += sges[i].length;
+    return length;
+}
+
+bool sges_copy(struct qp *qp, const struct ibv_sge *sges, int count, uint64_t offset, void *buffer,
+               uint32_t length, bool to_sges) {
+    uint8_t *bytes = buffer;
+
+    for (int i = 0; i < count && length; i++) {
+        if (offset >= sges[i].length) {
+            offset -= sges[i].length;
+            continue;
+        }
+        uint32_t part = sges[i].length - (uint32_t)offset;
+        if (part > length)
+            part = length;
+        uint8_t *memory = mr_translate(qp->nic, qp->ibv.pd, sges[i].lkey, false, sges[i].addr + offset, part,
+                                       to_sges ? IBV_ACCESS_LOCAL_WRITE : 0);
+        if (!memory)
+            return false;
+        memcpy(to_sges ? memory : bytes, to_sges ? bytes : memory, part);
+        bytes += part;
+        length -= part;
+        offset = 0;
+    }
+    return length == 0;
+}
+
+/* Address handles exist for programs that make them; datagrams aren't carried. */
+FAKE_API struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr) {
+    struct ibv_ah *ah = calloc(1, sizeof(*ah));
+
+    (void)attr;
+    if (ah) {
+        ah->context = pd->context;
+        ah->pd = pd;
+        fake_lock();
+        fake_nic_of_context(pd->context)->objects++;
+        fake_unlock();
+    }
+    return ah;
+}
+
+FAKE_API int ibv_destroy_ah(struct ibv_ah *ah) {
+    fake_lock();
+    fake_nic_of_context(ah->context)->objects--;
+    fake_unlock();
+    free(ah);
+    return 0;
+}
