@@ -29,8 +29,8 @@ def mend(lab: Lab, fault: Fault) -> None:
 
 
 def broken(ledger: Ledger) -> list[Fault]:
-    """The faults in force, oldest first."""
-    return [_fault(m.data) for m in ledger.standing("fault")]
+    """The faults in force, oldest first, each once."""
+    return list(dict.fromkeys(_fault(m.data) for m in ledger.standing("fault")))
 
 
 def _table(fault: Fault) -> dict[str, str | int]:

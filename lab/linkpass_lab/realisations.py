@@ -62,7 +62,11 @@ def up(kind: str, fabric: Fabric, **options: Any) -> Lab:
     if kind not in UP:
         raise LabError(f"no realisation {kind!r} here; there are {', '.join(UP)}")
     lab = UP[kind](fabric, options)
-    (lab.folder / KIND_FILE).write_text(kind)
+    try:
+        (lab.folder / KIND_FILE).write_text(kind)
+    except BaseException:
+        lab.close()
+        raise
     return lab
 
 

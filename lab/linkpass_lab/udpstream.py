@@ -77,8 +77,8 @@ def analyse(
 ) -> Result:
     """Join the send times (ns, by sequence number) with the arrivals (sequence number, ns).
 
-    `ended` is when the sender stopped (ns), just after the last send unless given. With `after` (ns), only gaps that end after
-    it count: what came before the fault isn't the fault's.
+    `ended` is when the sender stopped (ns), just after the last send unless given. With `after` (ns), only gaps that
+    end after it count: what came before the fault isn't the fault's.
     """
     seen: set[int] = set()
     times = []

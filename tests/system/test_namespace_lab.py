@@ -240,16 +240,22 @@ def test_up_ended_by_a_signal_leaves_nothing(lab_root: Path, number: int) -> Non
     assert runs() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_up_ended_while_it_comes_up_leaves_nothing(lab_root: Path, number: int) -> None:
-    for delay in (0.15, 0.3, 0.5, 0.8):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_up_ended_while_it_comes_up_leaves_nothing(lab_root: Path, command: Command, number: int) -> None:
+    for delay in (0.0, 0.1, 0.3, 0.6):  # s after the run folder is there: among shells, links, addresses, agents
         argv = [sys.executable, "-m", "linkpass_lab", "up", "4x2"]
         process = subprocess.Popen(
             argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), start_new_session=True
         )
+        deadline = time.monotonic() + 20
+        while not runs() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert runs() != []
         time.sleep(delay)
         process.send_signal(number)
         process.wait(20)
+        if number == signal.SIGKILL:
+            assert command("down").returncode == 0
         assert carrying(lab_root) == []
         assert runs() == []
 
