@@ -10,6 +10,7 @@ from linkpass import __version__
 from linkpass.errors import LinkPassError
 from linkpass_lab import commands
 from linkpass_lab.fault import FaultKind
+from linkpass_lab.guests import verbs as guests
 
 EPILOG = """exit codes: 0 all holds, 1 something did not hold, 2 usage, 3 the lab can't be made or reached
 run folders are in /run/linkpass-lab, or where LINKPASS_LAB_ROOT says"""
@@ -34,6 +35,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--detach", action="store_true", help="return when it is up; `linkpass-lab down` takes it down")
     up.add_argument("--equal-ifindex", action="store_true", help="make the kernel throttle link events, as of NICs")
     up.add_argument("--rdma", action="store_true", help="hosts are QEMU guests with Soft-RoCE devices")
+    up.add_argument(
+        "--bond", action="store_true", help="with --rdma: an active-backup bond over the first two rails"
+    )
     up.set_defaults(do=commands.up)
 
     down = verbs.add_parser("down", help="take a lab down, also one whose process was killed")
@@ -79,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--fabric", default="2x2", metavar="FABRIC", help="default: 2x2")
     demo.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
     demo.set_defaults(do=commands.demo)
+    guests.add_verbs(verbs)
     return top
 
 

@@ -48,7 +48,7 @@ def up(options: argparse.Namespace) -> int:
 
 def _stay(fabric: fabrics.Fabric, options: argparse.Namespace, tell: int | None) -> int:
     """Make the lab and hold it until SIGINT or SIGTERM. `tell`: a pipe that gets the words, then READY, then EOF."""
-    extra = {"equal_ifindex": True} if options.equal_ifindex else {}
+    extra = {name: True for name in ("equal_ifindex", "bond") if getattr(options, name)}
     lab = realisations.up("guests" if options.rdma else "namespaces", fabric, **extra)
     try:
         if not options.no_agents:

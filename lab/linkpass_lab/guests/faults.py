@@ -26,6 +26,7 @@ HOOKS = {"from": ("ingress",), "to": ("egress",), "both": ("ingress", "egress")}
 GIDS = "/sys/class/infiniband/{}/ports/1/gids"
 FILLER = "198.18.{}.{}/32"  # RFC 2544 addresses, which take up the GID indexes that are to be passed over
 GID_WAIT = 5.0  # s; the kernel fills the table in the background, some ms after the address is there
+GID_TRIES = 4
 MOST_GIDS = 200
 QUEUE = 100_000  # packets that netem may hold, so that latency alone never drops any
 
@@ -213,28 +214,47 @@ class GuestFaults:
         wanted = int(fault.number("index"))
         if not 1 <= wanted < MOST_GIDS:
             raise FaultError(f"{fault}: index must lie between 1 and {MOST_GIDS - 1}")
-        before = self.gids(fault.host, rxe)
-        own = before.pop(gid_of(address), None)
-        if own == wanted:
-            return
-        if wanted in before.values():
+        own = gid_of(address)
+        table = self.gids(fault.host, rxe)
+        if wanted in table.values() and table.get(own) != wanted:
             raise FaultError(f"{fault}: index {wanted} is in use")
-        holes = [i for i in range(wanted) if i not in before.values()]
-        fillers = [FILLER.format(n >> 8, n & 255) for n in range(1, len(holes) + 1)]
-        lines = [f"addr del {address} dev {device}"] if own is not None else []
-        self._ip(fault.host, [*lines, *(f"addr add {f} dev {device}" for f in fillers)])
-        there = self._wait_gids(fault, rxe, [gid_of(f) for f in fillers])
-        # A queue pair that uses the old GID keeps its index from being used again: one filler may be too many.
-        beyond = [f for f in fillers if there[gid_of(f)] >= wanted]
+        fillers: list[str] = []
+        for _ in range(GID_TRIES):
+            if table.get(own) == wanted:
+                break
+            self._refill(fault, rxe, device, table, wanted, address, fillers)
+            table = self._wait_gids(fault, rxe, [own])
+        rest = [f"addr del {f} dev {device}" for f in fillers]
+        self._ip(fault.host, [*rest, *self._routes(self._guest(fault))])
+        if table.get(own) != wanted:
+            raise LabError(f"{fault}: the GID came back at index {table.get(own)}")
+
+    def _refill(
+        self,
+        fault: Fault,
+        rxe: str,
+        device: str,
+        table: dict[str, int],
+        wanted: int,
+        address: str,
+        fillers: list[str],
+    ) -> None:
+        """One go at it. A queue pair keeps the index of a GID that went from being used again, until it is destroyed.
+
+        So one filler may be too many now, or one too few when that happens in between: then there is another go.
+        """
+        own = gid_of(address)
+        holes = [i for i in range(wanted) if i not in table.values() or i == table.get(own)]
+        more = [FILLER.format(n >> 8, n & 255) for n in range(len(fillers) + 1, len(fillers) + len(holes) + 1)]
+        lines = [f"addr del {address} dev {device}"] if own in table else []
+        self._ip(fault.host, [*lines, *(f"addr add {f} dev {device}" for f in more)])
+        there = self._wait_gids(fault, rxe, [gid_of(f) for f in more])
+        beyond = [f for f in more if there[gid_of(f)] >= wanted]
         if beyond:
             self._ip(fault.host, [f"addr del {f} dev {device}" for f in beyond])
             self._wait_gids(fault, rxe, [], gone=[gid_of(f) for f in beyond])
+        fillers += [f for f in more if f not in beyond]
         self._ip(fault.host, [f"addr add {address} dev {device}"])
-        index = self._wait_gids(fault, rxe, [gid_of(address)])[gid_of(address)]
-        rest = [f"addr del {f} dev {device}" for f in fillers if f not in beyond]
-        self._ip(fault.host, [*rest, *self._routes(self._guest(fault))])
-        if index != wanted:
-            raise LabError(f"{fault}: the GID came back at index {index}")
 
     def _restore_gid(self, fault: Fault) -> None:
         """Take it away and put it back: it gets the lowest free index, as at the start."""

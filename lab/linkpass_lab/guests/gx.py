@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import sys
+from contextlib import suppress
 
 from linkpass_lab.guests.frames import WINDOW, Decoder, Kind, count_of, frame, frame_count, frame_json
 
@@ -41,7 +42,8 @@ def run(guest: str, command: str) -> int:
                         rest = payload
                         while rest:
                             rest = rest[os.write(out, rest) :]
-                        link.sendall(frame_count(1, Kind.CREDIT, len(payload)))
+                        with suppress(OSError):  # it has ended; how is still to be read
+                            link.sendall(frame_count(1, Kind.CREDIT, len(payload)))
                     case Kind.CREDIT:
                         room += count_of(payload)
                     case Kind.EXIT:

@@ -19,7 +19,7 @@ from linkpass_lab.fault import Fault, FaultKind, parse
 from linkpass_lab.guests import channel, orders, plan, qemu
 from linkpass_lab.guests.channel import SOCKET, GuestProcess
 from linkpass_lab.guests.faults import KINDS, GuestFaults
-from linkpass_lab.guests.prepare import prepare
+from linkpass_lab.guests.prepare import Prepared, prepare
 from linkpass_lab.guests.proxy import GUEST_ENVIRONMENT
 from linkpass_lab.lab import LabError, Output
 from linkpass_lab.ledger import RUN_VARIABLE, Ledger
@@ -38,8 +38,8 @@ class GuestLab:
 
     kind = "guests"
 
-    def __init__(self, ledger: Ledger, lab: plan.LabPlan) -> None:
-        self.ledger, self.plan, self.fabric = ledger, lab, lab.fabric
+    def __init__(self, ledger: Ledger, lab: plan.LabPlan, made: Prepared) -> None:
+        self.ledger, self.plan, self.fabric, self.made = ledger, lab, lab.fabric, made
         self._faults = GuestFaults(ledger.folder, lab)
         self._life: int | None = None  # while this end of a pipe is open, an attached supervisor lives
 
@@ -67,7 +67,7 @@ class GuestLab:
             (ledger.folder / "guests").mkdir()
             _tools(ledger.folder / BIN)
             orders.write(ledger.folder / "guests", lab, made, memory)
-            self = cls(ledger, lab)
+            self = cls(ledger, lab, made)
             self._start(attached, say)
         except BaseException:
             ledger.undo(grace=1.0)
@@ -79,7 +79,8 @@ class GuestLab:
         """A lab that is up, made by whichever process. LabError when it isn't, or has no guests."""
         if not (ledger.folder / "guests" / SOCKET).exists():
             raise LabError(f"lab {ledger.folder.name} has no guests; it was made without --rdma")
-        self = cls(ledger, orders.read(ledger.folder / "guests")[0])
+        lab, made, _ = orders.read(ledger.folder / "guests")
+        self = cls(ledger, lab, made)
         self.status()
         return self
 

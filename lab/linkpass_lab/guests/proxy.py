@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import termios
 import tty
@@ -50,9 +51,9 @@ def proxy(folder: Path, guest: str, argv: Sequence[str], *, terminal: bool, env:
                 for got in os.read(wake, 64):
                     if got == signal.SIGWINCH:
                         if terminal:
-                            link.sendall(resized(terminal_size()))
+                            _send(link, resized(terminal_size()))
                     else:
-                        link.sendall(frame_count(0, Kind.SIGNAL, got))
+                        _send(link, frame_count(0, Kind.SIGNAL, got))
             if 0 in ready:
                 try:
                     data = os.read(0, min(room, 65_536))
@@ -60,7 +61,7 @@ def proxy(folder: Path, guest: str, argv: Sequence[str], *, terminal: bool, env:
                     data = b""
                 room -= len(data)
                 reading = bool(data)
-                link.sendall(frame(0, Kind.STDIN, data) if data else frame(0, Kind.STDIN_END))
+                _send(link, frame(0, Kind.STDIN, data) if data else frame(0, Kind.STDIN_END))
             if link.fileno() not in ready:
                 continue
             data = link.recv(65_536)
@@ -69,7 +70,7 @@ def proxy(folder: Path, guest: str, argv: Sequence[str], *, terminal: bool, env:
             for _, kind, payload in decoder.feed(data):
                 if kind is Kind.STDOUT or kind is Kind.STDERR:
                     _write_all(1 if kind is Kind.STDOUT else 2, payload)
-                    link.sendall(frame_count(0, Kind.CREDIT, len(payload)))
+                    _send(link, frame_count(0, Kind.CREDIT, len(payload)))
                 elif kind is Kind.CREDIT:
                     room += count_of(payload)
                 elif kind is Kind.EXIT:
@@ -77,6 +78,11 @@ def proxy(folder: Path, guest: str, argv: Sequence[str], *, terminal: bool, env:
                 elif kind is Kind.FAILED:
                     print(f"guest {guest}: {json.loads(payload)}", file=sys.stderr)
                     return LOST if "gone" in json.loads(payload) else UNSTARTED
+
+
+def _send(link: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # the command has ended; how is still to be read
+        link.sendall(data)
 
 
 def _write_all(fd: int, data: bytes) -> None:

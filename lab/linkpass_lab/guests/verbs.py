@@ -1,0 +1,123 @@
+"""The verbs of `linkpass-lab` that only guests have: `prepare`, `workloads`, `job`, `baseline`."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from linkpass_lab import realisations
+from linkpass_lab.lab import LabError
+from linkpass_lab.ledger import Ledger
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_verbs(verbs: "Verbs") -> None:
+    """Add them to the command line."""
+    prepare_ = verbs.add_parser("prepare", help="bring what RDMA guests need: packages, kernel, initramfs")
+    prepare_.add_argument("--install", action="store_true", help="install missing packages with apt-get")
+    prepare_.set_defaults(do=prepare)
+
+    listing = verbs.add_parser("workloads", help="list the verbs clients that `job` and `baseline` run")
+    listing.set_defaults(do=workloads)
+
+    one = verbs.add_parser("job", help="run a workload between two guests of a lab, and print its result as JSON")
+    one.add_argument("workload", metavar="WORKLOAD", help="a name from `workloads`")
+    one.add_argument("--lab", metavar="NAME", help="which lab; needed only when several are up")
+    one.add_argument("--from", dest="client", metavar="HOST", help="default: the fabric's first host")
+    one.add_argument("--to", dest="server", metavar="HOST", help="default: the fabric's second host")
+    one.add_argument("--size", type=float, default=1.0, metavar="X", help="times the usual amount of work")
+    one.add_argument("--limit", type=float, default=120.0, metavar="S", help="seconds that it may take")
+    one.set_defaults(do=job)
+
+    base = verbs.add_parser(
+        "baseline", help="every workload x every fault without LinkPass; goes on where it stopped"
+    )
+    base.add_argument("--variant", action="append", metavar="NAME", help="one rail, or bond; default: both")
+    base.add_argument("--workload", action="append", metavar="NAME", help="only these")
+    base.add_argument("--fault", action="append", metavar="NAME", help="only these fault classes")
+    base.add_argument("--labs", type=int, default=1, metavar="N", help="labs at the same time, 1 or 2")
+    base.add_argument("--again", action="store_true", help="run the chosen cells even if they have a result")
+    base.add_argument("--results", type=Path, metavar="FILE", help="default: docs/baselines.json")
+    base.add_argument("--page", type=Path, metavar="FILE", help="default: docs/baselines.md")
+    base.add_argument("--render", action="store_true", help="only make the page from the results again")
+    base.set_defaults(do=baseline)
+
+
+def prepare(options: argparse.Namespace) -> int:
+    """Bring what guests need, and say whether they run with KVM."""
+    from linkpass_lab.guests.prepare import cache_folder
+    from linkpass_lab.guests.prepare import prepare as bring
+
+    bring(lambda text: print(text, flush=True), install=options.install)
+    print(f"ready; the cache is {cache_folder()}")
+    return 0
+
+
+def workloads(_: argparse.Namespace) -> int:
+    """Names and what they do."""
+    from linkpass_lab.guests import workloads as known
+
+    every = known.every()
+    for name, workload in every.items():
+        print(f"{name:<{max(map(len, every))}}  {workload.text}")
+    return 0
+
+
+def job(options: argparse.Namespace) -> int:
+    """Run one workload."""
+    from linkpass_lab.guests import jobs
+    from linkpass_lab.guests import workloads as known
+    from linkpass_lab.guests.lab import GuestLab
+
+    lab = realisations.attach(Ledger.find(options.lab))
+    if not isinstance(lab, GuestLab):
+        raise LabError(f"lab {lab.folder.name} has no guests; it was made without --rdma")
+    workload = chosen([options.workload], list(known.every()), "workload")[0]
+    names = [h.name for h in lab.fabric.hosts]
+    if len(names) < 2:
+        raise LabError("a workload needs two hosts; this fabric has one")
+    where = jobs.place(
+        lab, options.client or names[0], options.server or names[1], known.every()[workload], size=options.size
+    )
+    outcome = jobs.run(lab, known.every()[workload], where, limit=options.limit)
+    print(json.dumps({"workload": workload, **outcome.json()}, indent=2))
+    return 0 if outcome.ended == "finished" else 1
+
+
+def baseline(options: argparse.Namespace) -> int:
+    """Run the matrix, or a part of it."""
+    from linkpass_lab.guests import baseline as runs
+    from linkpass_lab.guests import matrix
+    from linkpass_lab.guests import workloads as known
+
+    book = runs.Book(options.results or runs.RESULTS)
+    page = options.page or runs.PAGE
+    if options.render:
+        runs.render(book, page)
+        return 0
+    cells = matrix.cells(
+        chosen(options.variant, matrix.VARIANTS, "variant"),
+        chosen(options.workload, list(known.every()), "workload"),
+        chosen(options.fault, list(matrix.FAULTS), "fault"),
+    )
+    if options.again:
+        for cell in cells:
+            book.cells.pop(cell.key, None)
+    failed = runs.run(book, cells, _stamped, page=page, labs=options.labs)
+    print(f"results in {book.file}, tables in {page}")
+    return 1 if failed else 0
+
+
+def _stamped(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def chosen(names: list[str] | None, known: "list[str] | tuple[str, ...]", what: str) -> list[str]:
+    """The names asked for, or all; LabError for one that there isn't."""
+    if unknown := [n for n in names or [] if n not in known]:
+        raise LabError(f"no {what} {unknown[0]!r}; there are {', '.join(known)}")
+    return list(names or known)
