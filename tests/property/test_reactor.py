@@ -31,6 +31,7 @@ class ReactorMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.versions = dict.fromkeys(PEERS, 1)
         self.refusing = False
+        self.last_index = 100
 
     def teardown(self) -> None:
         self.folder.cleanup()
@@ -82,7 +83,8 @@ class ReactorMachine(RuleBasedStateMachine):
             with self.news():
                 self.agent.see(port, present=False)
         else:
-            self.agent.kernel.add_device(port, 100 + len(self.agent.kernel.sent))
+            self.last_index += 1
+            self.agent.kernel.add_device(port, self.last_index)
             address = f"10.{10 + PORTS.index(port)}.0.1"
             with self.news():
                 self.agent.see(port, present=True, admin=True, carrier=True, mtu=9000, addresses=(address,))
