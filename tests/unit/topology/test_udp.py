@@ -77,6 +77,19 @@ async def test_timers_run_without_traffic() -> None:
         silent.close()
 
 
+async def test_own_address_among_the_seeds_is_left_out() -> None:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    probe.bind(("127.0.0.1", 0))
+    here: Address = probe.getsockname()
+    probe.close()
+    a, _ = node("a", [here])
+    assert await a.open(here) == here
+    try:
+        assert a.core.peers() == [] and a.core.next_timer() is not None
+    finally:
+        a.close()
+
+
 async def test_garbage_is_counted_and_logged_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
     a, owner = node("a", [])
     address = await a.open(("127.0.0.1", 0))

@@ -198,7 +198,7 @@ def test_unpack_truncated_message_raises_wire_error(message: m.Message, data: st
 @pytest.mark.parametrize(
     "payload",
     [
-        b"\x09\0\0",  # unknown type
+        b"\x09\0\x01",  # unknown type, cut short
         b"\x01\0\x05aaaab",  # too long a body
         b"\0\0\x01",  # padding that isn't
         b"\x04\0\x1a\x01a" + bytes(23) + b"\x02",  # flag 2, one byte short
@@ -211,6 +211,11 @@ def test_unpack_truncated_message_raises_wire_error(message: m.Message, data: st
 def test_unpack_malformed_message_raises_wire_error(payload: bytes) -> None:
     with pytest.raises(WireError):
         m.unpack(payload)
+
+
+def test_unpack_skips_messages_of_a_later_version() -> None:
+    (known,) = m.pack([m.Ping(7)])
+    assert m.unpack(b"\xf0\0\x03new" + known + b"\xf1\0\0") == [m.Ping(7)]
 
 
 def test_parts_of_a_wide_record_fit_and_join() -> None:

@@ -69,8 +69,10 @@ class Gossip:
 
     # What the owner calls
 
-    def start(self, now: float) -> list[Output]:
-        """Ask every seed; call once."""
+    def start(self, now: float, here: Address | None = None) -> list[Output]:
+        """Ask every seed but `here`, our own address; call once."""
+        if here is not None:
+            self._roster.targets.pop(here, None)
         for addr in list(self._roster.targets):
             self._hello(addr, now)
         self._timers.set(("sync", ""), now + self._jitter(self.options.anti_entropy))

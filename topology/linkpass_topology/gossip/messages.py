@@ -1,7 +1,8 @@
 """What sealed datagrams say: a row of messages, each `type (1 byte), length (2), body`, then zero bytes as padding.
 
 Numbers are big-endian. A text is one length byte and that many ASCII characters. A stamp is incarnation (8),
-version (8), digest (8). Anything that doesn't fit these forms exactly is a `WireError`.
+version (8), digest (8). Anything that doesn't fit these forms exactly is a `WireError`; messages of other types are
+skipped, so that a fleet can be upgraded host by host.
 
     1 PING     token (4)                          is answered by
     2 PONG     token (4)
@@ -247,14 +248,16 @@ def unpack(payload: bytes) -> list[Message]:
             raise WireError("message: cut short")
         kind, length = _FRAME.unpack_from(payload, at)
         at += _FRAME.size
-        reader = _READERS.get(kind)
-        if reader is None or at + length > len(payload):
-            raise WireError("message: unknown type or cut short")
+        if at + length > len(payload):
+            raise WireError("message: cut short")
         body = _Body(payload[at : at + length])
+        at += length
+        reader = _READERS.get(kind)
+        if reader is None:
+            continue
         found.append(reader(body))
         if body.more:
             raise WireError("message: too long")
-        at += length
     if any(payload[at:]):
         raise WireError("message: padding is not zero")
     return found

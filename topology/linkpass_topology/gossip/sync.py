@@ -51,8 +51,8 @@ def pages(view: View, rng: Random) -> list[Digests]:
 
 
 def offers(entries: list[tuple[str, Stamp]]) -> list[Digests]:
-    """Digests of single hosts, without a claim to be all."""
-    return [Digests(False, "", "", tuple(page)) for page in _fill(entries) if page]
+    """Digests of single hosts, without a claim to be all; at most MAX_PAGES, the next round brings the rest."""
+    return [Digests(False, "", "", tuple(page)) for page in _fill(entries)[:MAX_PAGES] if page]
 
 
 @dataclass(frozen=True, slots=True)

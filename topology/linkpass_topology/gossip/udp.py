@@ -61,8 +61,8 @@ class GossipUdp(asyncio.DatagramProtocol):
             sock.close()
             raise
         self._transport = transport
-        self._carry_out(self.core.start(self._clock.now()))
         bound: Address = transport.get_extra_info("sockname")[:2]
+        self._carry_out(self.core.start(self._clock.now(), bound))
         return bound
 
     def close(self) -> None:
