@@ -27,6 +27,8 @@ class PortView(Model):
     carrier: bool | None
     mtu: int | None
     addresses: list[str]
+    rdma: str | None = Field(default=None, description="state of the RDMA port behind it, if there is one")
+    gids: list[str] = Field(default_factory=list, description="index, type and GID")
 
 
 class PathView(Model):

@@ -28,6 +28,12 @@ class Signal(StrEnum):
     OPERSTATE = "operstate"  # str: RFC 2863 state as the kernel spells it
     MTU = "mtu"  # int: bytes
     ADDRESSES = "addresses"  # tuple[str, ...]: global addresses without prefix length, sorted
+    RDMA = "rdma"  # str: state of the RDMA port as ibv_query_port(3) names it: active, down, init, armed, ...
+    RDMA_PHYS = "rdma-phys"  # str: its physical state: linkup, polling, disabled, ...
+    RDMA_RATE = "rdma-rate"  # int: active speed x width, Mbit/s
+    RDMA_MTU = "rdma-mtu"  # int: active path MTU, bytes
+    RDMA_FATAL = "rdma-fatal"  # bool: IBV_EVENT_DEVICE_FATAL was seen since the device came
+    GIDS = "gids"  # tuple[str, ...]: "INDEX TYPE GID" of every GID table entry in use, by index
 
 
 Value = bool | int | str | tuple[str, ...]

@@ -10,6 +10,7 @@ import ipaddress
 import re
 import socket
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -105,6 +106,14 @@ def _device(value: object) -> str:
     return name
 
 
+def _rdma_device(value: object) -> str:
+    """An RDMA device's name (IB_DEVICE_NAME_MAX is 64 with the NUL, rdma/ib_verbs.h), "auto" or "none"."""
+    name = _text(value)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", name, re.ASCII):
+        raise _wrong(f'{name!r} is no RDMA device\'s name; give one of `rdma link`, "auto" or "none"')
+    return name
+
+
 def _name(value: object) -> str:
     """A host's or rail's name; 64 characters is HOST_NAME_MAX of Linux."""
     name = _text(value)
@@ -187,6 +196,9 @@ class PortSettings(Table):
 
     name: Device = Field(description="network device")
     rail: Name = Field(description="the rail that it is plugged into")
+    rdma: Annotated[str, PlainValidator(_rdma_device)] = Field(
+        default="auto", description='RDMA device behind it; "auto" finds it, "none" ignores it'
+    )
 
 
 class ShareSettings(Table):
@@ -281,6 +293,9 @@ class Settings(Table):
     """The whole file. In code: `Settings.model_validate({"port": [...], "share": {...}})`, as TOML spells it."""
 
     host: Name = Field(default_factory=socket.gethostname, description="default: the hostname")
+    fabric: AbsolutePath | None = Field(
+        default=None, description="the fabric's file; what it says of this host needn't be repeated here"
+    )
     mode: Literal["shadow", "act"] = Field(default="shadow", description="shadow: decide and report, don't act")
     paths: PathsSettings = PathsSettings()
     control: ControlSettings = ControlSettings()
@@ -305,10 +320,13 @@ class Settings(Table):
         return self
 
 
-def load(path: Path) -> Settings:
+Fill = Callable[[dict[str, Any], Path], dict[str, Any]]
+
+
+def load(path: Path, fill: Fill | None = None) -> Settings:
     """Read and check a config file. ConfigError names file, line and key of the first error; all others follow it
-    in `problem`, a line each."""
-    return parse(read(path), path)
+    in `problem`, a line each. `fill` may add to what the file says before it is checked."""
+    return parse(read(path), path, fill)
 
 
 def read(path: Path) -> str:
@@ -323,7 +341,7 @@ def read(path: Path) -> str:
         raise ConfigError(path, raw.count(b"\n", 0, e.start) + 1, "", "not UTF-8 text") from e
 
 
-def parse(text: str, path: Path) -> Settings:
+def parse(text: str, path: Path, fill: Fill | None = None) -> Settings:
     """Check the text of a config file; `path` is for the messages."""
     try:
         data = tomllib.loads(text)
@@ -337,6 +355,6 @@ def parse(text: str, path: Path) -> Settings:
     except ValueError as e:  # an integer of thousands of digits
         raise ConfigError(path, 0, "", f"not a value: {e}") from e
     try:
-        return Settings.model_validate(data)
+        return Settings.model_validate(fill(data, path) if fill else data)
     except ValidationError as e:
         raise config_errors.first_of(e, Settings, text, path) from e

@@ -16,6 +16,8 @@ from linkpass import __version__
 from linkpass.errors import ConfigError, LinkPassError
 from linkpass.settings import load
 
+from .from_fabric import fill
+
 DEFAULT_CONFIG = Path("/etc/linkpass/linkpass.toml")
 
 
@@ -30,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"linkpassd {__version__}")
     args = parser.parse_args(argv)
     try:
-        settings = load(args.config)
+        settings = load(args.config, fill)
         from . import wiring  # after the config: a typo is told before anything heavy is loaded
 
         if args.check:

@@ -149,6 +149,7 @@ class AgentFacade:
     def _port(self, name: str, port: Port) -> PortView:
         now, verdict, facts = self._clock.now(), port.verdict, port.facts
         carrier, mtu, addresses = (facts.get(s) for s in (Signal.CARRIER, Signal.MTU, Signal.ADDRESSES))
+        rdma, gids = facts.get(Signal.RDMA), facts.get(Signal.GIDS)
         return PortView(
             name=name,
             rail=self._reactor.rails[name],
@@ -162,6 +163,8 @@ class AgentFacade:
             carrier=carrier if isinstance(carrier, bool) else None,
             mtu=mtu if isinstance(mtu, int) else None,
             addresses=list(addresses) if isinstance(addresses, tuple) else [],
+            rdma=rdma if isinstance(rdma, str) else None,
+            gids=list(gids) if isinstance(gids, tuple) else [],
         )
 
     def _path(self, path: PathVerdict, current: Mapping[str, tuple[Hop, ...]]) -> PathView:

@@ -248,7 +248,7 @@ class Reactor:
     def _port_record(self, name: str) -> PortRecord:
         port = self.ports[name]
         verdict = port.verdict
-        addresses, mtu = port.facts.get(Signal.ADDRESSES), port.facts.get(Signal.MTU)
+        addresses, mtu, gids = (port.facts.get(s) for s in (Signal.ADDRESSES, Signal.MTU, Signal.GIDS))
         return PortRecord(
             name,
             self._me.rails[name],
@@ -256,6 +256,7 @@ class Reactor:
             verdict.cause,
             addresses if isinstance(addresses, tuple) else (),
             mtu if isinstance(mtu, int) else 0,
+            roce_v2(gids) if isinstance(gids, tuple) else (),
         )
 
     def _update_targets(self) -> None:
@@ -376,6 +377,11 @@ class Reactor:
     def _add(self, host: str, telling: list[Telling]) -> None:
         for kind, subject, text, cause in telling:
             self._events.add(kind, subject, text, cause, {"peer": host})
+
+
+def roce_v2(gids: tuple[str, ...]) -> tuple[str, ...]:
+    """The RoCEv2 GIDs of a `Signal.GIDS` value, in the order of their indexes."""
+    return tuple(gid for _, kind, gid in (entry.split() for entry in gids) if kind == "RoCEv2")
 
 
 def _show(value: Value | None) -> str:

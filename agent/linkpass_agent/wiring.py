@@ -54,6 +54,7 @@ from .see.netlink import LinkEvents, Sweep
 from .see.probe_wire import ProbeCodec
 from .see.prober import Prober
 from .see.sockets import remote_addresses
+from .see.verbs import RdmaWatch
 from .story import Story
 
 log = logging.getLogger(__name__)
@@ -177,6 +178,7 @@ class Agent:
         self.files = carrier.CarrierFiles(rails)
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
         self.links = LinkEvents(rails, self.reactor.observe, self._look_soon, self.clock)
+        self.rdma = RdmaWatch(rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports})
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock,
@@ -255,7 +257,7 @@ class Agent:
         """The slow look at everything: now and every `see.sweep` seconds, and at once when addresses move."""
         while True:
             self._look.clear()
-            self.reactor.observe(await self.sweep.look())
+            self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
             self.files.reopen()
             self._listen()  # an address may have become usable for us only now
             if self.routes:
@@ -291,7 +293,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, or until a part fails."""
-        self.reactor.observe(await self.sweep.look())
+        self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
         try:
             await self.gossip.open(self.settings.share.listen)
         except OSError as e:
@@ -321,6 +323,7 @@ class Agent:
         self.prober.close()
         self.gossip.close()
         self.files.close()
+        self.rdma.close()
         if self.routes and self.settings.routes.on_stop == "undo":
             kept = self.routes.undo(keep_stranded=True)
             if kept:

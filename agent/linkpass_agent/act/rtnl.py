@@ -25,6 +25,7 @@ NHMSG = struct.Struct("=BBBBI")  # family, scope, protocol, reserved, flags
 RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst_len, src_len, tos, table, protocol, scope, type, flags
 GROUP_ENTRY = struct.Struct("=IBBH")  # id, weight - 1, reserved, reserved
 ATTRIBUTE = struct.Struct("=HH")
+BATCH = 64  # requests in one call: the answers of some 200 fill a socket's default buffer, and the rest is lost
 TIMEOUT = 2.0  # s; the kernel answers within the call, this only bounds a bug
 
 
@@ -135,9 +136,10 @@ class Rtnl:
         self._sock.close()
 
     def send(self, messages: Sequence[Message]) -> list[KernelError | None]:
-        """Send all in one call; the kernel carries them out in order. One result for each: None or the error."""
-        if not messages:
-            return []
+        """The kernel carries the requests out in order. One result for each: None or the error."""
+        return [r for at in range(0, len(messages), BATCH) for r in self._send(messages[at : at + BATCH])]
+
+    def _send(self, messages: Sequence[Message]) -> list[KernelError | None]:
         first = self._seq + 1
         out = bytearray()
         for message in messages:

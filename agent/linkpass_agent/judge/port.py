@@ -25,6 +25,9 @@ MOVES: dict[PortState, frozenset[PortState]] = {
 # RFC 2863 ifOperStatus values (include/uapi/linux/if.h) in which a link with carrier still can't carry traffic.
 UNUSABLE_OPERSTATES = frozenset({"lowerlayerdown", "dormant", "testing", "notpresent"})
 
+# ibv_query_port(3) states in which no queue pair can carry data, whatever the net device says.
+UNUSABLE_RDMA = frozenset({"down", "init", "armed"})
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -74,6 +77,10 @@ class Port:
         operstate = f.get(Signal.OPERSTATE)
         if operstate in UNUSABLE_OPERSTATES:
             return Reading(False, True, f"operstate {operstate}")
+        if f.get(Signal.RDMA_FATAL) is True:
+            return Reading(False, True, "the RDMA device failed")
+        if f.get(Signal.RDMA) in UNUSABLE_RDMA:
+            return Reading(False, True, f"RDMA port {f[Signal.RDMA]}")
         if f.get(Signal.CARRIER) is True:
             return Reading(True, True, "carrier")
         return Reading(None, True, "carrier can't be observed")

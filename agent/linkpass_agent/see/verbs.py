@@ -1,0 +1,206 @@
+"""RDMA ports as observations: asynchronous events, port attributes, GID tables (pyverbs).
+
+pyverbs is imported here and nowhere else, and only when a port has an RDMA device: it is large and configures the
+root logger. Its event object doesn't tell which port an event is about, so events are read from libibverbs itself
+with ctypes; each event is keyed by its own port number, and the port is read anew (the event says that something
+moved, the attributes say what is).
+
+Sources: ibv_get_async_event(3), ibv_query_port(3), ibv_query_gid_table(3); numbers from infiniband/verbs.h.
+"""
+
+import asyncio
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from linkpass.clock import Clock
+from linkpass.model import Observation, Signal, Value
+
+from .rdma_devices import RdmaPort, behind
+
+log = logging.getLogger(__name__)
+
+# enum ibv_event_type
+DEVICE_FATAL, PORT_ACTIVE, PORT_ERR, LID_CHANGE, PKEY_CHANGE, SM_CHANGE = 8, 9, 10, 11, 12, 13
+CLIENT_REREGISTER, GID_CHANGE = 17, 18
+PORT_EVENTS = {
+    PORT_ACTIVE: "PORT_ACTIVE",
+    PORT_ERR: "PORT_ERR",
+    LID_CHANGE: "LID_CHANGE",
+    PKEY_CHANGE: "PKEY_CHANGE",
+    SM_CHANGE: "SM_CHANGE",
+    CLIENT_REREGISTER: "CLIENT_REREGISTER",
+    GID_CHANGE: "GID_CHANGE",
+}
+STATES = {0: "nop", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active-defer"}  # enum ibv_port_state
+# struct ibv_port_attr.phys_state: IBTA PortPhysicalState
+PHYS = {1: "sleep", 2: "polling", 3: "disabled", 4: "training", 5: "linkup", 6: "recovery", 7: "phy-test"}
+# ibv_query_port(3): active_speed in units of the table of rdma-core's speed_to_str, here Mbit/s a lane
+SPEEDS = {1: 2500, 2: 5000, 4: 10000, 8: 10000, 16: 14000, 32: 25000, 64: 50000, 128: 100000}
+WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+GID_TYPES = {0: "IB", 1: "RoCEv1", 2: "RoCEv2"}  # enum ibv_gid_type
+
+Emit = Callable[[list[Observation]], None]
+
+
+class _Element(ctypes.Union):
+    _fields_ = (("pointer", ctypes.c_void_p), ("port_num", ctypes.c_int))
+
+
+class _AsyncEvent(ctypes.Structure):
+    """struct ibv_async_event."""
+
+    _fields_ = (("element", _Element), ("event_type", ctypes.c_int))
+
+
+class RdmaWatch:
+    """Watches the RDMA ports behind our net devices.
+
+    `refresh` looks for devices that came or went and reads every port; call it with each sweep. Events arrive from a
+    thread for each device and are handed to `emit` on the loop.
+    """
+
+    def __init__(
+        self, ports: Iterable[str], emit: Emit, clock: Clock, choice: Mapping[str, str] | None = None
+    ) -> None:
+        self._ports = tuple(ports)
+        self._emit = emit
+        self._clock = clock
+        self._choice = choice or {}
+        self._devices: dict[str, _Device] = {}
+        self._behind: dict[str, RdmaPort] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def refresh(self) -> list[Observation]:
+        """All that can be seen now of the RDMA ports. Ports without an RDMA device give nothing."""
+        seen: list[Observation] = []
+        for port in self._ports:
+            rdma = self._find(port)
+            if rdma is None:
+                if self._behind.pop(port, None):
+                    seen.append(
+                        Observation(self._clock.now(), "verbs", port, Signal.RDMA, None, "the device is gone")
+                    )
+                continue
+            self._behind[port] = rdma
+            seen += self._read(port, rdma, "verbs")
+        for name in set(self._devices) - {r.device for r in self._behind.values()}:
+            self._devices.pop(name).close()
+        return seen
+
+    def close(self) -> None:
+        """Stop listening."""
+        for device in self._devices.values():
+            device.close()
+        self._devices.clear()
+
+    def _find(self, port: str) -> RdmaPort | None:
+        chosen = self._choice.get(port, "auto")
+        if chosen == "none":
+            return None
+        return behind(port) if chosen == "auto" else RdmaPort(chosen, 1)
+
+    def _read(self, port: str, rdma: RdmaPort, source: str) -> list[Observation]:
+        now = self._clock.now()
+        try:
+            device = self._devices.get(rdma.device)
+            if device is None:
+                device = self._devices[rdma.device] = _Device(rdma.device, self._event)
+                facts: dict[Signal, Value | None] = {Signal.RDMA_FATAL: False}
+            else:
+                facts = {}
+            facts |= device.read(rdma.number)
+        except Exception as e:  # pyverbs raises errors of its own
+            self._drop(rdma.device)
+            return [Observation(now, source, port, Signal.RDMA, None, f"{rdma.device}: {e}")]
+        return [Observation(now, source, port, signal, value) for signal, value in facts.items()]
+
+    def _drop(self, name: str) -> None:
+        device = self._devices.pop(name, None)
+        if device:
+            device.close()
+
+    def _event(self, device: "_Device", kind: int, number: int) -> None:
+        """Called in the device's thread."""
+        at = self._clock.now()
+        self._loop.call_soon_threadsafe(self._take, device, kind, number, at)
+
+    def _take(self, device: "_Device", kind: int, number: int, at: float) -> None:
+        if self._devices.get(device.name) is not device:
+            return
+        seen: list[Observation] = []
+        for port, rdma in self._behind.items():
+            if rdma.device != device.name:
+                continue
+            if kind == DEVICE_FATAL:
+                seen.append(Observation(at, "verbs", port, Signal.RDMA_FATAL, True, "DEVICE_FATAL"))
+            elif kind in PORT_EVENTS and rdma.number == number:
+                # The event itself is the fact for up and down: by the time that we read, it may be history.
+                if kind in (PORT_ERR, PORT_ACTIVE):
+                    state = "down" if kind == PORT_ERR else "active"
+                    seen.append(Observation(at, "verbs", port, Signal.RDMA, state, PORT_EVENTS[kind]))
+                seen += self._read(port, rdma, "verbs")
+        if kind == DEVICE_FATAL:
+            self._drop(device.name)  # what is open of it is dead; the next sweep opens it anew
+        if seen:
+            self._emit(seen)
+
+
+class _Device:
+    """An open RDMA device and the thread that waits for its events."""
+
+    def __init__(self, name: str, event: Callable[["_Device", int, int], None]) -> None:
+        self.name = name
+        self._context = _pyverbs().Context(name=name)
+        self._event = event
+        self._closed = False
+        threading.Thread(target=self._listen, name=f"verbs-{name}", daemon=True).start()
+
+    def read(self, number: int) -> dict[Signal, Value | None]:
+        """The port's attributes and GIDs now."""
+        attr = self._context.query_port(number)
+        lanes, speed = WIDTHS.get(attr.active_width), SPEEDS.get(attr.active_speed)
+        return {
+            Signal.RDMA: STATES.get(attr.state, "unknown"),
+            Signal.RDMA_PHYS: PHYS.get(attr.phys_state, "unknown"),
+            Signal.RDMA_RATE: lanes * speed if lanes and speed else None,
+            Signal.RDMA_MTU: MTUS.get(attr.active_mtu),
+            Signal.GIDS: tuple(
+                f"{e.gid_index} {GID_TYPES.get(e.gid_type, e.gid_type)} {e.gid}"
+                for e in sorted(self._context.query_gid_table(attr.gid_tbl_len), key=_gid_index)
+                if e.port_num == number
+            ),
+        }
+
+    def close(self) -> None:
+        """Let go. The thread ends with the next event; the kernel sends one when the device goes."""
+        self._closed = True
+
+    def _listen(self) -> None:
+        verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
+        verbs.ibv_get_async_event.argtypes = (ctypes.c_void_p, ctypes.POINTER(_AsyncEvent))
+        verbs.ibv_ack_async_event.argtypes = (ctypes.POINTER(_AsyncEvent),)
+        event = _AsyncEvent()
+        while not self._closed:
+            if verbs.ibv_get_async_event(self._context.context, ctypes.byref(event)):
+                return
+            kind, number = event.event_type, event.element.port_num
+            verbs.ibv_ack_async_event(ctypes.byref(event))
+            self._event(self, kind, number)
+
+
+def _gid_index(entry: Any) -> int:
+    return int(entry.gid_index)
+
+
+def _pyverbs() -> Any:
+    """pyverbs.device, without what importing it does to the root logger."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    import pyverbs.device
+
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+    return pyverbs.device
