@@ -142,7 +142,7 @@ class FakeKernel:
             assert family == (socket.AF_INET if gateway.version == 4 else socket.AF_INET6)
             device = next((d for d in self.devices.values() if d.index == _u32(attrs[5])), None)
             if device is None:
-                return errno.ENODEV
+                return errno.EINVAL
             if not device.carrier:
                 return errno.ENETDOWN
             new = NextHop(id_, protocol, device.index, str(gateway))
