@@ -174,6 +174,10 @@ struct lp_conn_state {
     uint32_t executed; /* requests found executed by the watermark */
 };
 
+enum lp_spare_flags {
+    LP_SPARE_PSN_UNTRUSTED = 1 /* as LP_CONN_PSN_UNTRUSTED, told to the peer */
+};
+
 /* Half of a spare queue pair. `mail` and `keys` lie in the sender's memory, registered on the spare's device:
  * the peer writes its lp_mail to `mail` and reads the key table at `keys`, both over the spare itself. */
 struct lp_spare {

@@ -76,6 +76,7 @@ static void forget_marks_before(struct lp_mig *mig, uint32_t epoch) {
             mig->marks[kept++] = mig->marks[i];
         }
     }
+    memset(&mig->marks[kept], 0, (LP_MARKS - kept) * sizeof(mig->marks[0]));
     mig->mark_count = kept;
 }
 
@@ -92,6 +93,7 @@ static void enter_epoch(struct lp_conn *conn, uint32_t epoch, uint32_t spare) {
     conn->mig.spare = (uint8_t)spare;
     conn->spares[spare].usable = false;
     conn->consumed = 0;
+    conn->prep_waits = 0;
     if (conn->recvs != NULL) {
         lp_recv_ring_epoch(conn->recvs);
     }
@@ -103,13 +105,18 @@ static uint32_t run(struct lp_conn *conn, enum lp_event event) {
     if (outcome.actions & LP_DO_HOLD) {
         conn->holding = 1;
     }
+    if (outcome.actions & LP_DO_FENCE) {
+        conn->holding_recvs = 1;
+    }
+    if (event == LP_EV_OPENED) { /* from here on a receive that the job posts can be needed at once */
+        conn->holding_recvs = 0;
+    }
     if (outcome.actions & LP_DO_RESUME) {
         conn->holding = 0; /* what is held goes first: see post_now */
     }
     if (outcome.actions & LP_DO_FAIL) {
         conn->failing = 1;
-        conn->holding = 1;
-        conn->first_error_out = !lp_send_ring_has_undone(conn->sends); /* later ones are only flushed */
+        conn->holding = conn->holding_recvs = 1;
     }
     return outcome.actions & ~(uint32_t)(LP_DO_HOLD | LP_DO_SETTLE);
 }
@@ -151,11 +158,25 @@ static uint32_t take_spare(struct lp_conn *conn, uint32_t spare) {
     return run(conn, LP_EV_SPARE);
 }
 
+static uint32_t step(struct lp_conn *conn, enum lp_event event);
+
+/* Would a fence now leave a request of ours that can't be settled? */
+static bool at_risk(const struct lp_conn *conn) {
+    if (conn->peer_untrusted) {
+        return lp_send_ring_has_posted(conn->sends);
+    }
+    return atomic_load_explicit(&conn->sends->fragile, memory_order_relaxed) != 0;
+}
+
 /* Steps that follow from what is already known. */
 static uint32_t pump(struct lp_conn *conn) {
     struct lp_mig *mig = &conn->mig;
-    if (mig->state == LP_HOLD && atomic_load_explicit(&conn->sends->atomics, memory_order_relaxed) == 0) {
+    if (mig->state == LP_HOLD && !at_risk(conn)) {
         return run(conn, LP_EV_QUIET);
+    }
+    if (mig->state == LP_ACTIVE && conn->prep_waits) {
+        conn->prep_waits = 0;
+        return step(conn, LP_EV_PREP);
     }
     if (mig->state == LP_FENCED && mig->role == LP_FOLLOWER && mig->pending != 0) {
         return take_offer(conn);
@@ -168,6 +189,9 @@ static uint32_t pump(struct lp_conn *conn) {
 
 static uint32_t step(struct lp_conn *conn, enum lp_event event) {
     uint32_t actions = run(conn, event);
+    if ((actions & LP_DO_MARK) && !at_risk(conn)) {
+        actions &= ~(uint32_t)LP_DO_MARK;
+    }
     uint32_t more = pump(conn);
     if (more != 0) { /* what was to be told of the epoch just left is past */
         actions &= ~(uint32_t)(LP_DO_TELL_NEED | LP_DO_ATTEMPT);
@@ -198,7 +222,7 @@ enum lp_post lp_conn_post_send(struct lp_conn *conn, const struct lp_send *send,
 enum lp_post lp_conn_post_recv(struct lp_conn *conn, uint64_t wr_id, const struct lp_sge *sges,
                                uint32_t count, uint32_t *token) {
     uint32_t backlog;
-    bool now = !conn->holding && !lp_recv_ring_next(conn->recvs, &backlog);
+    bool now = !conn->holding_recvs && !lp_recv_ring_next(conn->recvs, &backlog);
     return posted(lp_recv_ring_push(conn->recvs, wr_id, sges, count, now, token), now);
 }
 
@@ -328,9 +352,8 @@ uint32_t lp_conn_order(struct lp_conn *conn, uint32_t prefer) {
             return 0; /* nowhere to go: advice isn't worth losing a path that may work */
         }
     }
-    bool atomics =
-        conn->peer_atomics || atomic_load_explicit(&conn->sends->atomics, memory_order_relaxed) != 0;
-    return step(conn, atomics ? LP_EV_ORDER : LP_EV_ORDER_FREE);
+    bool gently = conn->peer_atomics || !conn->psn_trusted || at_risk(conn);
+    return step(conn, gently ? LP_EV_ORDER : LP_EV_ORDER_FREE);
 }
 
 uint32_t lp_conn_fatal(struct lp_conn *conn, uint32_t epoch) {
@@ -365,6 +388,7 @@ uint32_t lp_conn_tell(struct lp_conn *conn, const struct lp_identity *who, const
         return tell->hard ? step(conn, LP_EV_NEED) : lp_conn_order(conn, tell->spare);
     }
     if (tell->kind == LP_TELL_PREP && mig->role == LP_FOLLOWER) {
+        conn->prep_waits = mig->state == LP_REPLAYING; /* the leader was quicker to get there */
         return step(conn, LP_EV_PREP);
     }
     return 0;
@@ -376,6 +400,7 @@ uint32_t lp_conn_spare_usable(struct lp_conn *conn, uint32_t spare, const struct
     }
     conn->spares[spare] = *path;
     conn->spares[spare].usable = true;
+    conn->peer_untrusted = path->peer_untrusted;
     return pump(conn);
 }
 
@@ -496,6 +521,19 @@ void lp_conn_mail_sent(struct lp_conn *conn, uint32_t spare) {
     if (spare == conn->mig.spare && conn->mig.base == conn->mig.epoch && !LP_MUTANT(LP_M_MAILS_FORGOTTEN)) {
         conn->sends->posted++;
     }
+}
+
+void lp_conn_marker_sent(struct lp_conn *conn, uint32_t *token) {
+    *token = conn->sends->next - 1;
+    conn->sends->posted++;
+}
+
+uint32_t lp_conn_marker_done(struct lp_conn *conn, uint32_t epoch, uint32_t token) {
+    if (!is_open(conn, epoch) || conn->mig.base != epoch) {
+        return 0;
+    }
+    (void)lp_send_ring_complete(conn->sends, token); /* false: its own completion came before */
+    return pump(conn);
 }
 
 /* ---- posting what was recorded

@@ -26,8 +26,9 @@ struct lp_path {
     uint32_t mtu;    /* bytes */
     uint32_t mails;  /* packets that the shim itself has sent on it */
     uint32_t round;
-    bool usable; /* connected and proven to carry data both ways, never opened yet */
-    uint8_t reserved[3];
+    bool usable;         /* connected and proven to carry data both ways, never opened yet */
+    bool peer_untrusted; /* the peer said so when it made its half (LP_SPARE_PSN_UNTRUSTED) */
+    uint8_t reserved[2];
 };
 
 struct lp_conn {
@@ -42,14 +43,16 @@ struct lp_conn {
     uint32_t executed;          /* requests found executed by watermark, all migrations */
     uint32_t replayed;
     uint32_t migrations;
-    uint8_t holding; /* new posts are only recorded */
-    uint8_t failing; /* error completions are being handed out */
+    uint8_t holding; /* new sends are only recorded */
+    uint8_t holding_recvs;
+    uint8_t prep_waits; /* follower: the leader's PREP came before the replay was through */
+    uint8_t failing;    /* error completions are being handed out */
     uint8_t first_error_out;
     uint8_t peer_atomics; /* the peer may send atomics */
     uint8_t psn_trusted;  /* of this end's driver */
-    uint8_t fault;        /* enum lp_settle_fault of a failed settle */
-    uint8_t prefer;       /* spare that the agent prefers, or LP_SPARES */
-    uint8_t reserved;
+    uint8_t peer_untrusted;
+    uint8_t fault;  /* enum lp_settle_fault of a failed settle */
+    uint8_t prefer; /* spare that the agent prefers, or LP_SPARES */
 };
 
 enum lp_post {
@@ -123,6 +126,10 @@ uint32_t lp_conn_mail(struct lp_conn *conn, uint32_t spare, const struct lp_mail
 /* Doing what the actions say. */
 void lp_conn_write_mail(const struct lp_conn *conn, enum lp_mail_kind kind, struct lp_mail *mail);
 void lp_conn_mail_sent(struct lp_conn *conn, uint32_t spare);
+/* The marker of LP_DO_MARK takes one packet. Count it when it is posted (`*token`: what it stands behind),
+ * and hand that token in when it has completed with success. */
+void lp_conn_marker_sent(struct lp_conn *conn, uint32_t *token);
+uint32_t lp_conn_marker_done(struct lp_conn *conn, uint32_t epoch, uint32_t token);
 bool lp_conn_next_post(struct lp_conn *conn, uint32_t *token); /* replay and held sends, in order */
 void lp_conn_posted(struct lp_conn *conn, uint32_t token);
 bool lp_conn_next_recv(struct lp_conn *conn, uint32_t *token);

@@ -1,5 +1,6 @@
 #include "migrate.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] =
     {
         [LP_LEADER] =
             {
-                [LP_ACTIVE] = {FLOWING(LP_ACTIVE), [LP_EV_ORDER] = {LP_HOLD, LP_DO_HOLD},
+                [LP_ACTIVE] = {FLOWING(LP_ACTIVE), [LP_EV_ORDER] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK},
                                [LP_EV_ORDER_FREE] = {LP_FENCING, START_FENCE},
                                [LP_EV_ERROR] = {LP_FENCING, START_FENCE},
                                [LP_EV_NEED] = {LP_FENCING, START_FENCE}, [LP_EV_ATTEMPT] = {LP_ACTIVE, 0}},
@@ -49,8 +50,11 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] =
                                [LP_EV_ATTEMPT] = {LP_FENCED, 0}},
                 [LP_OPENING] = {WAYS_OUT, [LP_EV_OPENED] = {LP_OFFERED, LP_DO_OFFER | LP_DO_ATTEMPT},
                                 [LP_EV_UNOPENED] = {LP_FENCING, LP_DO_FENCE},
-                                [LP_EV_ERROR] = {LP_FENCING, LP_DO_FENCE}, [LP_EV_ORDER] = {LP_OPENING, 0},
-                                [LP_EV_ORDER_FREE] = {LP_OPENING, 0}, [LP_EV_ATTEMPT] = {LP_OPENING, 0}},
+                                [LP_EV_ERROR] = {LP_FENCING, LP_DO_FENCE},
+                                [LP_EV_NEED] = {LP_OPENING,
+                                                0}, /* forged: the follower can't know this epoch yet */
+                                [LP_EV_ORDER] = {LP_OPENING, 0}, [LP_EV_ORDER_FREE] = {LP_OPENING, 0},
+                                [LP_EV_ATTEMPT] = {LP_OPENING, 0}},
                 [LP_OFFERED] = {WAYS_OUT, [LP_EV_ACCEPT] = {LP_REPLAYING, LP_DO_SETTLE | LP_DO_REPLAY},
                                 [LP_EV_ACCEPT_BAD] = {LP_FAILED, GIVE_UP},
                                 [LP_EV_ERROR] = {LP_FENCING, LP_DO_FENCE},
@@ -71,7 +75,7 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] =
                 [LP_ACTIVE] = {FLOWING(LP_ACTIVE), [LP_EV_ORDER] = {LP_ACTIVE, LP_DO_TELL_WISH},
                                [LP_EV_ORDER_FREE] = {LP_ACTIVE, LP_DO_TELL_WISH},
                                [LP_EV_ERROR] = {LP_FENCING, START_FENCE | LP_DO_TELL_NEED},
-                               [LP_EV_PREP] = {LP_HOLD, LP_DO_HOLD},
+                               [LP_EV_PREP] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK},
                                [LP_EV_OFFER] = {LP_FENCING, START_FENCE}, [LP_EV_ATTEMPT] = {LP_ACTIVE, 0}},
                 [LP_HOLD] =
                     {FLOWING(LP_HOLD), [LP_EV_ORDER] = {LP_HOLD, 0}, [LP_EV_ORDER_FREE] = {LP_HOLD, 0},
@@ -135,6 +139,9 @@ struct lp_outcome lp_mig_event(struct lp_mig *mig, enum lp_event event) {
     const struct lp_row *row = lp_mig_row(mig->role, mig->state, event);
     if (row->next == LP_NOWHERE) {
 #ifndef NDEBUG
+        (void)fprintf(stderr, "linkpass: impossible step: %s, %s, %s\n",
+                      mig->role == LP_LEADER ? "leader" : "follower", lp_state_text(mig->state),
+                      lp_event_text(event));
         abort();
 #else
         mig->state = LP_FAILED;

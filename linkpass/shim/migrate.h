@@ -29,26 +29,27 @@ enum lp_role { LP_LEADER = 0, LP_FOLLOWER, LP_ROLES };
 enum lp_state {
     LP_NOWHERE = 0, /* not a state: where impossible steps lead */
     LP_ACTIVE,      /* requests flow on `epoch` */
-    LP_HOLD,        /* a voluntary move: new requests wait until no own atomic is in flight */
-    LP_PREP,        /* leader: the same, and the follower was asked to do so and fence */
-    LP_FENCING,     /* `epoch`'s queue pair is on its way to ERR and is being drained */
-    LP_FENCED,      /* own mark is final. Leader: looks for a spare. Follower: waits for an offer */
-    LP_OPENING,     /* receives are being posted on the spare; `epoch` is the new one */
-    LP_OFFERED,     /* leader: the offer is out */
-    LP_REPLAYING,   /* settled; the replay is being posted */
-    LP_FAILED,      /* the job has its original errors; final but for DESTROY */
-    LP_DEAD,        /* destroyed; final */
+    LP_HOLD, /* a voluntary move: new sends wait until nothing of ours is in flight that couldn't be settled
+              */
+    LP_PREP, /* leader: the same, and the follower was asked to do so and fence */
+    LP_FENCING,   /* `epoch`'s queue pair is on its way to ERR and is being drained */
+    LP_FENCED,    /* own mark is final. Leader: looks for a spare. Follower: waits for an offer */
+    LP_OPENING,   /* receives are being posted on the spare; `epoch` is the new one */
+    LP_OFFERED,   /* leader: the offer is out */
+    LP_REPLAYING, /* settled; the replay is being posted */
+    LP_FAILED,    /* the job has its original errors; final but for DESTROY */
+    LP_DEAD,      /* destroyed; final */
     LP_STATES
 };
 
 /* Events as the table knows them: already checked against epochs, roles and marks (see lp_mig_event). */
 enum lp_event {
-    LP_EV_ORDER = 0,  /* advice to leave; atomics may be in flight at either end */
-    LP_EV_ORDER_FREE, /* advice to leave; no atomic can be in flight */
+    LP_EV_ORDER = 0,  /* advice to leave; requests that can't be settled may be in flight at either end */
+    LP_EV_ORDER_FREE, /* advice to leave; all that can be in flight can be settled */
     LP_EV_ERROR,      /* a path error completion or a queue pair fatal event of `epoch` */
     LP_EV_NEED,       /* leader: the follower is dead or fenced on `epoch` */
     LP_EV_PREP,       /* follower: the leader wants to leave `epoch` */
-    LP_EV_QUIET,      /* no own atomic is in flight */
+    LP_EV_QUIET,      /* nothing of ours is in flight that couldn't be settled */
     LP_EV_DRAINED,    /* `epoch` is in ERR, every completion was taken, the mark was read */
     LP_EV_UNFENCED,   /* `epoch` couldn't be fenced: nothing can be known */
     LP_EV_SPARE,      /* leader: a spare that was proven to carry data is there */
@@ -70,7 +71,7 @@ enum lp_event {
 
 /* What to do, in the order of the bits. */
 enum lp_action {
-    LP_DO_HOLD = 1u << 0,      /* from now on post_send and post_recv only record */
+    LP_DO_HOLD = 1u << 0,      /* from now on post_send only records (post_recv: from FENCE to OPENED) */
     LP_DO_ARM = 1u << 1,       /* start the give-up deadline unless it runs */
     LP_DO_TELL_NEED = 1u << 2, /* through the agents */
     LP_DO_TELL_WISH = 1u << 3, /* a NEED that isn't hard: "order me away, please" */
@@ -86,7 +87,8 @@ enum lp_action {
     LP_DO_ATTEMPT = 1u << 12, /* start the patience of this step */
     LP_DO_RESUME = 1u << 13,  /* post what was held, then let requests flow; stop the deadline on progress */
     LP_DO_FAIL = 1u << 14,    /* deliver the original errors */
-    LP_DO_CLOSE = 1u << 15    /* drop spares, stop timers */
+    LP_DO_MARK = 1u << 15,    /* post a signaled empty WRITE: unsignaled requests before it get known by it */
+    LP_DO_CLOSE = 1u << 16    /* drop spares, stop timers */
 };
 
 struct lp_mig {

@@ -89,8 +89,25 @@ uint32_t lp_send_ring_count(const struct lp_send_ring *ring) {
     return load(&ring->tail) - load(&ring->head);
 }
 
-bool lp_send_ring_has_undone(const struct lp_send_ring *ring) {
-    return ring->undone != load(&ring->tail);
+bool lp_send_ring_has_posted(struct lp_send_ring *ring) {
+    for (uint32_t at = ring->undone; at != ring->next; at++) {
+        if (lp_send_ring_at(ring, at)->state == LP_POSTED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `next` never rests on a settled entry, so that popping can't leave it behind. */
+static void skip_done(struct lp_send_ring *ring) {
+    const uint32_t tail = peek(&ring->tail);
+    while (ring->next != tail && lp_send_ring_at(ring, ring->next)->state == LP_DONE) {
+        ring->next++;
+    }
+}
+
+static bool is_fragile(const struct lp_send_entry *entry) {
+    return entry->op == LP_OP_ATOMIC || entry->op == LP_OP_OPAQUE || entry->op == LP_OP_LOCAL;
 }
 
 /* Copies the data of an inline request: the job may reuse its buffer as soon as the post returns. */
@@ -147,8 +164,8 @@ enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *
 }
 
 static void leave_posted(struct lp_send_ring *ring, const struct lp_send_entry *entry) {
-    if (entry->op == LP_OP_ATOMIC) {
-        atomic_fetch_sub_explicit(&ring->atomics, 1, memory_order_relaxed);
+    if (is_fragile(entry)) {
+        atomic_fetch_sub_explicit(&ring->fragile, 1, memory_order_relaxed);
     }
 }
 
@@ -163,12 +180,8 @@ void lp_send_ring_unpush(struct lp_send_ring *ring, uint32_t token) {
 }
 
 bool lp_send_ring_next(struct lp_send_ring *ring, uint32_t *token) {
-    const uint32_t tail = peek(&ring->tail);
-    while (ring->next != tail && lp_send_ring_at(ring, ring->next)->state == LP_DONE) {
-        ring->next++;
-    }
     *token = ring->next;
-    return ring->next != tail;
+    return ring->next != peek(&ring->tail);
 }
 
 void lp_send_ring_posted(struct lp_send_ring *ring, uint32_t token) {
@@ -180,10 +193,13 @@ void lp_send_ring_posted(struct lp_send_ring *ring, uint32_t token) {
     }
     ring->posted = entry->end;
     entry->state = LP_POSTED;
-    if (entry->op == LP_OP_ATOMIC) {
-        atomic_fetch_add_explicit(&ring->atomics, 1, memory_order_relaxed);
+    if (is_fragile(entry)) {
+        atomic_fetch_add_explicit(&ring->fragile, 1, memory_order_relaxed);
     }
     ring->next = token + 1;
+    if (token != peek(&ring->tail)) { /* a replay: settled entries may lie behind it */
+        skip_done(ring);
+    }
 }
 
 bool lp_send_ring_complete(struct lp_send_ring *ring, uint32_t token) {
@@ -284,6 +300,7 @@ enum lp_settle_fault lp_send_ring_settle(struct lp_send_ring *ring, const struct
         }
     }
     ring->next = ring->undone;
+    skip_done(ring);
     return fault;
 }
 

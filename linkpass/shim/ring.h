@@ -92,7 +92,8 @@ struct lp_send_ring {
     _Atomic uint32_t tail;
     uint32_t undone;          /* oldest that isn't DONE (poller's) */
     uint32_t next;            /* oldest that isn't posted in this epoch (poster's) */
-    _Atomic uint32_t atomics; /* atomics posted and not known complete */
+    _Atomic uint32_t fragile; /* posted and not known complete, of a kind that may not be settled: atomics,
+                                 opaque, local */
     uint32_t reserved;
 };
 
@@ -129,8 +130,13 @@ bool lp_send_ring_discard(struct lp_send_ring *ring, struct lp_send_entry *entry
 
 struct lp_send_entry *lp_send_ring_at(struct lp_send_ring *ring, uint32_t token);
 void *lp_send_ring_payload(struct lp_send_ring *ring, uint32_t token); /* SGEs, or inline bytes */
-uint32_t lp_send_ring_count(const struct lp_send_ring *ring);          /* recorded and not popped */
-bool lp_send_ring_has_undone(const struct lp_send_ring *ring);
+/* Must the real post be signaled? What the job wants signaled, and every replay: completions of executed
+ * requests may wait behind an unsignaled READ that runs again. */
+static inline bool lp_send_must_signal(const struct lp_send_entry *entry) {
+    return (entry->flags & LP_SEND_SIGNALED) || entry->replays != 0;
+}
+uint32_t lp_send_ring_count(const struct lp_send_ring *ring); /* recorded and not popped */
+bool lp_send_ring_has_posted(struct lp_send_ring *ring); /* posted and not known complete */
 
 /* Settles all POSTED entries against the peer's mark of this epoch. Nothing changes unless the answer is
  * FINE; then executed ones are DONE, the others HELD, and `next` is the oldest to replay. `*executed` counts.

@@ -81,6 +81,7 @@ static void by_receives(const struct lp_settle_in *in, uint8_t *verdicts, uint32
  * request of which any packet was taken in proves that, because it wasn't sent before. */
 static void by_result(const struct lp_settle_in *in, uint8_t *verdicts) {
     bool proven = false;
+    bool doubtful = false;
     for (uint32_t i = in->count; i-- > 0;) {
         struct lp_span span = in->span(in->requests, i);
         if (span.done) {
@@ -89,12 +90,14 @@ static void by_result(const struct lp_settle_in *in, uint8_t *verdicts) {
         bool touched =
             verdicts[i] == LP_EXECUTED || (verdicts[i] == LP_PARTLY && (in->mark.flags & LP_MARK_PSN));
         if (span.op == LP_OP_READ && verdicts[i] != LP_NOT_EXECUTED) {
-            verdicts[i] = proven ? LP_EXECUTED : LP_REREAD;
+            verdicts[i] = proven ? LP_EXECUTED : doubtful ? LP_UNKNOWN : LP_REREAD;
         } else if (span.op == LP_OP_ATOMIC && verdicts[i] == LP_EXECUTED && !proven) {
             verdicts[i] = LP_MUTANT(LP_M_ATOMIC_REPLAY) ? LP_NOT_EXECUTED : LP_LOST;
         }
         if (span.fence && touched && !LP_MUTANT(LP_M_FENCE_BLIND)) {
             proven = true;
+        } else if (span.fence && !touched && verdicts[i] != LP_NOT_EXECUTED) {
+            doubtful = true;
         }
     }
 }

@@ -22,6 +22,11 @@ static bool may_be_sent(const struct qp *qp, const struct wqe *wqe) {
     return true;
 }
 
+/* Not the job's: 0 for a job's request. */
+static uint8_t own_op(const struct wqe *wqe) {
+    return wqe->op >= MARK_OP ? wqe->op : 0;
+}
+
 bool nic_can_deliver(const struct world *world, unsigned path, unsigned from, bool *starved) {
     const struct qp *sender = &world->qps[path][from];
     const struct qp *target = &world->qps[path][!from];
@@ -62,8 +67,12 @@ void nic_deliver(struct world *world, unsigned path, unsigned from) {
     const struct wqe *wqe = wqe_of(sender, target->expected);
     if (wqe->op == MAIL_OP) {
         target->expected++;
-        target->mail = sender->sent;
         target->mail_unread = 1;
+        sender->acked = wqe->end; /* nobody waits for a mail's acknowledgement: spare the orders of it */
+        return;
+    }
+    if (wqe->op == MARK_OP) {
+        target->expected++;
         return;
     }
     oracle_packet(world, from, wqe, target->expected - wqe->first);
@@ -72,6 +81,9 @@ void nic_deliver(struct world *world, unsigned path, unsigned from) {
         return;
     }
     oracle_executed(world, from, wqe->req);
+    if (wqe->op == LP_OP_ATOMIC && sender->error) {
+        world->excuse |= EXCUSE_ATOMIC; /* a late packet: nobody is there to take the result */
+    }
     if (wqe->op == LP_OP_SEND || wqe->op == LP_OP_WRITE_IMM) {
         uint32_t token = target->rq[target->rq_used++];
         push_cqe(target, (struct cqe){.token = token, .is_recv = 1, .message = wqe->req});
@@ -89,11 +101,11 @@ void nic_ack(struct world *world, unsigned path, unsigned end) {
     struct qp *qp = &world->qps[path][end];
     const struct wqe *wqe = wqe_of(qp, qp->acked);
     qp->acked = wqe->end;
-    if (wqe->op != MAIL_OP) {
+    if (wqe->op < MARK_OP) {
         world->ends[end].job.answered[wqe->req] = 1;
-        if (wqe->signaled) {
-            push_cqe(qp, (struct cqe){.token = wqe->token});
-        }
+    }
+    if (wqe->signaled) {
+        push_cqe(qp, (struct cqe){.token = wqe->token, .is_mail = own_op(wqe)});
     }
 }
 
@@ -105,10 +117,10 @@ void nic_post(struct world *world, unsigned path, unsigned end, const struct wqe
     struct qp *qp = &world->qps[path][end];
     struct wqe *slot = &qp->sq[qp->sq_count];
     if (qp->error) {
-        push_cqe(qp, (struct cqe){.token = wqe->token, .status = LP_WC_FLUSH, .is_mail = wqe->op == MAIL_OP});
+        push_cqe(qp, (struct cqe){.token = wqe->token, .status = LP_WC_FLUSH, .is_mail = own_op(wqe)});
         return;
     }
-    if (qp->sq_count == REQS + 2) {
+    if (qp->sq_count == REQS + 3) {
         __builtin_trap();
     }
     *slot = *wqe;
@@ -138,14 +150,15 @@ void nic_to_error(struct world *world, unsigned path, unsigned end, uint32_t sta
     qp->error = 1;
     for (unsigned i = 0; i < qp->sq_count; i++) {
         const struct wqe *wqe = &qp->sq[i];
+        if (wqe->op == LP_OP_ATOMIC && world->ends[end].job.executed[wqe->req] &&
+            (wqe->end > qp->acked || !wqe->signaled)) {
+            world->excuse |= EXCUSE_ATOMIC; /* an unsignaled one's result may be here, but nothing says so */
+        }
         if (wqe->end <= qp->acked) {
             continue;
         }
-        push_cqe(qp, (struct cqe){.token = wqe->token, .status = (uint8_t)status, .is_mail = wqe->op == MAIL_OP});
+        push_cqe(qp, (struct cqe){.token = wqe->token, .status = (uint8_t)status, .is_mail = own_op(wqe)});
         status = LP_WC_FLUSH;
-        if (wqe->op == LP_OP_ATOMIC && world->ends[end].job.executed[wqe->req]) {
-            world->excuse |= EXCUSE_ATOMIC;
-        }
     }
     for (unsigned i = qp->rq_used; i < qp->rq_count; i++) {
         push_cqe(qp, (struct cqe){.token = qp->rq[i], .status = LP_WC_FLUSH, .is_recv = 1});

@@ -1,5 +1,5 @@
-/* What must hold: every request executed once and in order, told to the job once and in order, and never told done
- * when it isn't. Where exactness is impossible, an error, and only then. */
+/* What must hold: every request executed once and in order, told to the job once and in order, and never told
+ * done when it isn't. Where exactness is impossible, an error, and only then. */
 #include "world.h"
 
 void oracle_wrong(struct world *world, const char *what) {
@@ -59,7 +59,7 @@ static void check_true(struct world *world, unsigned end, unsigned req) {
 static void send_failed(struct world *world, unsigned end, uint64_t wr_id, uint32_t status) {
     struct job *job = &world->ends[end].job;
     /* Unsignaled requests before it may stay silent only if they were executed. */
-    while (!job->failed && job->next_send < wr_id) {
+    while (!job->send_failed && job->next_send < wr_id) {
         if (world->program->req[end][job->next_send].signaled) {
             oracle_wrong(world, "a signaled request got no completion");
         }
@@ -68,10 +68,10 @@ static void send_failed(struct world *world, unsigned end, uint64_t wr_id, uint3
     if (wr_id != job->next_send) {
         oracle_wrong(world, "error completions are out of order");
     }
-    if (!job->failed && status == LP_WC_FLUSH) {
+    if (!job->send_failed && status == LP_WC_FLUSH) {
         oracle_wrong(world, "the first error is a flush: nobody sees what went wrong");
     }
-    job->failed = 1;
+    job->failed = job->send_failed = 1;
     job->next_send = (uint8_t)(wr_id + 1);
 }
 
@@ -147,11 +147,27 @@ static void check_whole(struct world *world, unsigned end) {
     }
 }
 
+/* Without a spare left the leader can only wait for another one, or for its deadline. */
+static bool out_of_spares(const struct world *world) {
+    const struct lp_conn *leader = &world->ends[0].conn;
+    bool any = false;
+    for (unsigned spare = 0; spare + 1u < world->paths; spare++) {
+        any = any || leader->spares[spare].usable || !(world->ends[0].spare_known & (1u << spare));
+    }
+    return leader->mig.state == LP_FENCED && !any;
+}
+
 void oracle_end(struct world *world) {
     const struct end *ends = world->ends;
-    bool relay_reliable = world->limits->drops == 0;
+    const struct limits *limits = world->limits;
+    bool relay_reliable = limits->drops == 0 && limits->lies == 0;
+    bool provoked = limits->faults || limits->attempts || limits->timeouts || limits->destroys ||
+                    limits->app_errors || limits->lies;
     bool failed = ends[0].conn.mig.state == LP_FAILED || ends[1].conn.mig.state == LP_FAILED;
     bool gone = ends[0].conn.mig.state == LP_DEAD || ends[1].conn.mig.state == LP_DEAD;
+    if (failed && !provoked) {
+        oracle_wrong(world, "mere advice cost the job an error");
+    }
     if ((failed || gone) && world->excuse == 0) {
         oracle_wrong(world, "the job got an error that it needn't have got");
         return;
@@ -165,7 +181,7 @@ void oracle_end(struct world *world) {
         return;
     }
     /* Waiting is right when an end wasn't told: then only a timer helps. */
-    if (relay_reliable && world->limits->lies == 0) {
+    if (relay_reliable && !out_of_spares(world)) {
         oracle_wrong(world, "stuck without a reason");
     }
 }

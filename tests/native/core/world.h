@@ -1,14 +1,15 @@
 /* An abstract world for the core: two ends, a job at each, a few paths between them, two agents that relay.
  *
- * It moves by single steps, which the explorer picks. Packets run in order inside a path; a packet that isn't delivered
- * yet may be delivered at any later time, until the receiving queue pair is in ERR: so every point of loss and every
- * late packet is one of the orders of steps. The same for acknowledgements. The world knows what was executed, so the
- * oracle doesn't depend on the code under test.
+ * It moves by single steps, which the explorer picks. Packets run in order inside a path; a packet that isn't
+ * delivered yet may be delivered at any later time, until the receiving queue pair is in ERR: so every point
+ * of loss and every late packet is one of the orders of steps. The same for acknowledgements. The world knows
+ * what was executed, so the oracle doesn't depend on the code under test.
  */
 #ifndef WORLD_H
 #define WORLD_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "conn.h"
@@ -19,8 +20,10 @@
 #define MTU 256
 #define CQES 16
 #define TELLS 6
-#define RING_BYTES 1024
+#define SENDS_BYTES 704
+#define RECVS_BYTES 256
 #define MAIL_OP 0xff
+#define MARK_OP 0xfe
 
 struct request {
     uint8_t op; /* enum lp_op */
@@ -52,7 +55,7 @@ struct limits {
     uint8_t eager;       /* completions are polled at once */
     uint8_t untrusted;   /* bit e: end e's rq_psn can't be trusted */
     uint8_t no_consumed; /* bit e: end e can't count its receives */
-    uint8_t atomics;     /* queue pairs allow remote atomics */
+    uint8_t atomics;     /* queue pairs allow remote atomics even to peers that send none */
 };
 
 struct wqe {
@@ -69,7 +72,7 @@ struct cqe {
     uint32_t token;
     uint8_t status;
     uint8_t is_recv;
-    uint8_t is_mail;
+    uint8_t is_mail; /* the shim's own: op of the request */
     uint8_t message;
 };
 
@@ -84,11 +87,10 @@ struct qp {
     uint8_t cq_count;
     uint8_t mail_unread;
     uint8_t mail_known;
-    struct wqe sq[REQS + 2];
+    struct wqe sq[REQS + 3];
     uint32_t rq[REQS];
     struct cqe cq[CQES];
-    struct lp_mail mail; /* the mailbox: what the peer wrote into our memory */
-    struct lp_mail sent; /* what we wrote; it travels as a packet */
+    struct lp_mail sent; /* what we wrote into the peer's mailbox; it travels as a packet */
 };
 
 struct tells {
@@ -103,11 +105,11 @@ struct job {
     uint8_t next_send; /* the oldest request whose fate the job doesn't know */
     uint8_t next_recv;
     uint8_t failed; /* an error was shown */
+    uint8_t send_failed;
     uint8_t destroyed;
     uint8_t executed[REQS]; /* times its last packet was executed at the peer */
     uint8_t touched[REQS];  /* packets of it executed, the most of any path */
     uint8_t answered[REQS]; /* its result came back */
-    uint8_t last_executed;  /* requests before this one are executed (READs aside) */
 };
 
 struct end {
@@ -115,19 +117,19 @@ struct end {
     struct job job;
     struct tells inbox;
     uint8_t spare_known; /* bit k */
-    _Alignas(64) uint8_t sends[RING_BYTES];
-    _Alignas(64) uint8_t recvs[RING_BYTES];
+    _Alignas(64) uint8_t sends[SENDS_BYTES];
+    _Alignas(64) uint8_t recvs[RECVS_BYTES];
 };
 
 struct world {
     struct end ends[2];
-    struct qp qps[PATHS][2];
     struct limits left;
     const struct limits *limits;
     const struct program *program;
-    const char *wrong; /* what the oracle found, NULL: nothing */
-    uint8_t excuse;    /* a reason why an error may be shown (enum excuse) */
-    uint8_t settled_faults;
+    const char *wrong;       /* what the oracle found, NULL: nothing */
+    uint8_t paths;           /* paths that this run can need */
+    uint8_t excuse;          /* a reason why an error may be shown (enum excuse) */
+    struct qp qps[PATHS][2]; /* last: only `paths` of them are copied */
 };
 
 enum excuse {
@@ -180,7 +182,7 @@ void world_init(struct world *world, const struct program *program, const struct
 void world_copy(struct world *to, const struct world *from);
 unsigned world_steps(const struct world *world, struct step *steps); /* enabled ones, at most MAX_STEPS */
 void world_apply(struct world *world, struct step step);
-void world_hash(const struct world *world, uint64_t hash[2]);
+uint64_t world_hash(struct world *world);
 /* No step is left that isn't trouble: everything must be well now. */
 void world_check_end(struct world *world);
 
