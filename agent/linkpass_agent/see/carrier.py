@@ -1,18 +1,39 @@
-"""A fast read of /sys/class/net/*/carrier beside netlink, whose events the kernel may hold back for a second.
+"""A fast read of the ports' carrier in sysfs, beside netlink, whose events the kernel may hold back for a second.
 
-One read costs a few microseconds. Only changes are emitted. The file reads EINVAL while the device is
-administratively down, and can't be opened while the device is missing: both are "can't observe".
+What is read every few milliseconds is `carrier_changes`, a counter that costs some microseconds and no lock, and that
+tells even of a link that went and came between two reads. `carrier` itself is read only when the counter has moved:
+the kernel takes its global RTNL lock for it (since 6.8, to let routing know first), and whoever adds and removes
+devices elsewhere on the host would hold our loop up for tens of milliseconds at a time. The file reads EINVAL while
+the device is administratively down, and can't be read when the device is gone: both are "can't observe".
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from linkpass.clock import Clock
 from linkpass.model import Observation, Signal
 
 SYSFS = Path("/sys/class/net")
+# s; readings are told again so often even when unchanged: netlink and the sweep may have told an older one since.
+AGAIN = 0.1
+TRIES = 4  # for a reading with the same count before and after it; a link that flaps faster is read anew next time
+
+
+@dataclass(slots=True)
+class Files:
+    """The open files of one port, and what was last read."""
+
+    changes: int
+    carrier: int
+    count: bytes = b""
+    reading: bool | None = None
+
+    def close(self) -> None:
+        os.close(self.changes)
+        os.close(self.carrier)
 
 
 class CarrierFiles:
@@ -21,47 +42,87 @@ class CarrierFiles:
     def __init__(self, ports: Collection[str], root: Path = SYSFS) -> None:
         self._root = root
         self._ports = tuple(ports)
-        self._fds: dict[str, int] = {}
-        self._last: dict[str, bool | None] = dict.fromkeys(self._ports)
+        self._files: dict[str, Files] = {}
+        self._told_at = float("-inf")
         self.reopen()
 
     def reopen(self) -> None:
-        """Open what isn't open: a device that came, or came back under the same name."""
+        """Open what isn't open: a device that came, or another one that took a port's name."""
         for port in self._ports:
-            if port not in self._fds:
-                try:
-                    self._fds[port] = os.open(self._root / port / "carrier", os.O_RDONLY | os.O_CLOEXEC)
-                except OSError:
-                    continue
-
-    def changes(self) -> list[tuple[str, bool | None]]:
-        """Ports whose reading differs from the last one, with the new reading (None: can't observe)."""
-        changed = []
-        for port, fd in list(self._fds.items()):
-            reading: bool | None
+            folder, files = self._root / port, self._files.get(port)
             try:
-                reading = os.pread(fd, 2, 0)[:1] == b"1"
-            except OSError as e:
-                reading = None
-                if e.errno == 19:  # ENODEV: the device behind the open file is gone
-                    os.close(self._fds.pop(port))
-            if reading != self._last[port]:
-                self._last[port] = reading
-                changed.append((port, reading))
-        return changed
+                if files and (folder / "carrier").stat().st_ino != os.fstat(files.carrier).st_ino:
+                    self._files.pop(port).close()
+                if port not in self._files:
+                    self._files[port] = _open(folder)
+            except OSError:
+                continue
+
+    def changes(self, now: float) -> list[tuple[str, bool | None]]:
+        """What there is to tell, oldest first: changes since the last call, and now and then all readings."""
+        again = now >= self._told_at + AGAIN
+        told: list[tuple[str, bool | None]] = []
+        for port, files in list(self._files.items()):
+            try:
+                moved = _read(files)
+            except OSError:  # ENODEV: the device behind the open files is gone
+                self._files.pop(port).close()
+                told.append((port, None))
+                continue
+            told += [(port, reading) for reading in moved]
+            if again and not moved:
+                if files.reading is None:  # some drivers come up without moving the counter
+                    files.reading = _carrier(files.carrier)
+                told.append((port, files.reading))
+        if again:
+            self._told_at = now
+        return told
 
     def close(self) -> None:
         """Close all files."""
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        for files in self._files.values():
+            files.close()
+        self._files.clear()
+
+
+def _open(folder: Path) -> Files:
+    changes = os.open(folder / "carrier_changes", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return Files(changes, os.open(folder / "carrier", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        os.close(changes)
+        raise
+
+
+def _read(files: Files) -> list[bool | None]:
+    """The new readings, none if nothing moved. A link that blinked gives two."""
+    count = os.pread(files.changes, 16, 0)
+    if count == files.count:
+        return []
+    for _ in range(TRIES):
+        reading, counted = _carrier(files.carrier), count
+        count = os.pread(files.changes, 16, 0)
+        if count == counted:
+            break
+    first, before = not files.count, files.reading
+    files.count, files.reading = count, reading
+    if reading != before or first:
+        return [reading]
+    return [] if reading is None else [not reading, reading]
+
+
+def _carrier(fd: int) -> bool | None:
+    try:
+        return os.pread(fd, 2, 0)[:1] == b"1"
+    except OSError:
+        return None
 
 
 async def watch(files: CarrierFiles, period: float, emit: Callable[[list[Observation]], None], clock: Clock) -> None:
     """Read every `period` seconds until cancelled."""
     while True:
-        changed = files.changes()
-        if changed:
-            now = clock.now()
-            emit([Observation(now, "carrier", port, Signal.CARRIER, value) for port, value in changed])
+        now = clock.now()
+        told = files.changes(now)
+        if told:
+            emit([Observation(now, "carrier", port, Signal.CARRIER, reading) for port, reading in told])
         await asyncio.sleep(period)

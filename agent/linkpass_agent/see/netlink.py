@@ -5,7 +5,9 @@ ifindex equals its iflink (linkwatch, net/core/link_watch.c), and a socket that 
 reads beside this, and `Sweep` asks for everything once a second. pyroute2 does the netlink work.
 """
 
+import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Any
@@ -19,6 +21,7 @@ IFF_UP = 0x1  # include/uapi/linux/if.h
 IFF_LOWER_UP = 0x10000
 RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100  # include/uapi/linux/rtnetlink.h
 IFA_F_TENTATIVE, IFA_F_DADFAILED = 0x40, 0x08  # include/uapi/linux/if_addr.h
+PAUSE = 0.25  # s between two subscriptions; the carrier files and the sweep go on meanwhile
 
 Emit = Callable[[list[Observation]], None]
 log = logging.getLogger(__name__)
@@ -27,14 +30,23 @@ log = logging.getLogger(__name__)
 class LinkEvents:
     """Subscribes to link and address events and emits what they say of our ports."""
 
-    def __init__(self, ports: Collection[str], emit: Emit, addresses_moved: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, ports: Collection[str], emit: Emit, look_anew: Callable[[], None], clock: Clock) -> None:
         self._ports = frozenset(ports)
         self._emit = emit
-        self._addresses_moved = addresses_moved
+        self._look_anew = look_anew
         self._clock = clock
 
     async def run(self) -> None:
-        """Read events until cancelled. OSError if the kernel ends the subscription."""
+        """Read events until cancelled. A subscription that overflows is made anew, and a full look is asked for."""
+        while True:
+            try:
+                await self._read()
+            except OSError as e:  # ENOBUFS: thousands of events came faster than we read them
+                log.warning("link events were lost (%s); looking at everything anew", os.strerror(e.errno or 0))
+                self._look_anew()
+                await asyncio.sleep(PAUSE)
+
+    async def _read(self) -> None:
         async with AsyncIPRoute() as ipr:
             await ipr.bind(groups=RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR)
             while True:
@@ -44,7 +56,7 @@ class LinkEvents:
     def _take(self, message: Any) -> None:
         event = message.get("event")
         if event in ("RTM_NEWADDR", "RTM_DELADDR"):
-            self._addresses_moved()
+            self._look_anew()
             return
         if event not in ("RTM_NEWLINK", "RTM_DELLINK"):
             return
@@ -86,9 +98,10 @@ class Sweep:
         """All that can be seen now. What can't be read becomes an observation without a value."""
         try:
             async with AsyncIPRoute() as ipr:
+                addresses = [m async for m in await ipr.get_addr()]
+                # Last, so that nothing newer is told between this look and its being told.
                 links = [m async for m in await ipr.get_links()]
                 now = self._clock.now()
-                addresses = [m async for m in await ipr.get_addr()]
         except OSError as e:
             now = self._clock.now()
             return [Observation(now, "sweep", p, Signal.CARRIER, None, str(e)) for p in self._ports]
