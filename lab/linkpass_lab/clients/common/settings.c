@@ -28,6 +28,9 @@ const char SETTINGS_HELP[] =
     "      --stall S          end with STALLED after S without any progress; default 100; 0: never\n"
     "      --peer-timeout S   end with PEER_LOST when the control connection is dead for S; default 30\n"
     "\n"
+    "POLLING\n"
+    "      --spin             never sleep while polling; default: after 1 ms without news, naps of 0.1 ms\n"
+    "\n"
     "OUTPUT\n"
     "      --log FILE         time of every completion, binary (read it with completion_log.py)\n"
     "      --seed N           seed of payloads and of the mix; default 1; the client's counts\n"
@@ -130,6 +133,9 @@ bool settings_option(struct settings *s, int option, const char *value) {
         return true;
     case OPT_SEED:
         s->seed = option_number(p, "--seed", value, 0, UINT64_MAX);
+        return true;
+    case OPT_SPIN:
+        s->spin = true;
         return true;
     default:
         return false;

@@ -17,6 +17,7 @@ struct settings {
     uint16_t tcp_port;
     uint32_t wait_s, deadline_s, stall_s, peer_timeout_s;
     uint64_t seed;
+    bool spin; /* never nap while polling */
 };
 
 enum {
@@ -29,6 +30,7 @@ enum {
     OPT_WAIT,
     OPT_LOG,
     OPT_SEED,
+    OPT_SPIN,
     OPT_FIRST_OWN
 };
 
@@ -43,7 +45,7 @@ enum {
         {"deadline", required_argument, NULL, OPT_DEADLINE}, {"stall", required_argument, NULL, OPT_STALL},  \
         {"peer-timeout", required_argument, NULL, OPT_PEER_TIMEOUT},                                         \
         {"wait", required_argument, NULL, OPT_WAIT}, {"log", required_argument, NULL, OPT_LOG},              \
-        {"seed", required_argument, NULL, OPT_SEED}, {                                                       \
+        {"seed", required_argument, NULL, OPT_SEED}, {"spin", no_argument, NULL, OPT_SPIN}, {                \
         "help", no_argument, NULL, 'h'                                                                       \
     }
 

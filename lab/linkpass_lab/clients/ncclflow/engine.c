@@ -1,9 +1,9 @@
 /* The loop of a run: one thread that polls, as NCCL's proxy does; and the orderly end. */
 #include "../common/clock.h"
+#include "../common/nap.h"
 #include "run.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <signal.h>
 
 #define TAIL_NS (20 * NS_PER_MS) /* after the end: is there a completion or a clear-to-send too many? */
@@ -75,7 +75,7 @@ static void keep_time(struct run *r, uint64_t now) {
     if (s->stall_s && now - r->last_progress_ns >= s->stall_s * NS_PER_S)
         verdict_error(&r->verdict, false, 0, "STALLED", now, "no completion and no message for %u s",
                       s->stall_s);
-    if (r->control.lost && !r->peer.known)
+    if (r->control.lost && !(r->peer.known && r->result_sent))
         verdict_error(&r->verdict, false, 0, "PEER_LOST", now, "control connection: %s", r->control.why);
 }
 
@@ -112,7 +112,7 @@ static void loop(struct run *r) {
         if (moved == 0) {
             while (device_async_event(&r->device, &r->verdict, now))
                 ;
-            sched_yield();
+            nap(r->last_progress_ns, now, r->options.settings.spin, r->control.lost ? -1 : r->control.fd);
         }
     }
 }

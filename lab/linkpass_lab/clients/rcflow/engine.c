@@ -1,10 +1,10 @@
 /* The loop of a run: post, poll, converse, keep time; and the orderly end, also of a run that went wrong. */
 #include "../common/clock.h"
+#include "../common/nap.h"
 #include "flow.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ static void keep_time(struct flow *f, uint64_t now) {
     if (s->stall_s && now - f->last_progress_ns >= s->stall_s * NS_PER_S)
         verdict_error(&f->verdict, false, 0, "STALLED", now, "no completion and no message for %u s",
                       s->stall_s);
-    if (f->control.lost && !f->peer_result.known)
+    if (f->control.lost && !(f->peer_result.known && f->result_sent))
         verdict_error(&f->verdict, false, 0, "PEER_LOST", now, "control connection: %s", f->control.why);
 }
 
@@ -129,11 +129,11 @@ static void sleep_for_events(struct flow *f) {
     }
 }
 
-static void idle(struct flow *f) {
+static void idle(struct flow *f, uint64_t now) {
     if (f->options.events)
         sleep_for_events(f);
     else
-        sched_yield();
+        nap(f->last_progress_ns, now, f->options.settings.spin, f->control.lost ? -1 : f->control.fd);
 }
 
 static void loop(struct flow *f) {
@@ -160,7 +160,7 @@ static void loop(struct flow *f) {
             while (device_async_event(&f->objects.device, &f->verdict, now))
                 ;
             slept_armed = f->armed;
-            idle(f);
+            idle(f, now);
         }
     }
 }

@@ -119,31 +119,35 @@ static bool nothing_came(const struct initiator *i, const struct outgoing *o) {
            pieces_rest_is_poison(i->own, o->source_at, o->pieces, o->piece_count, 0, &mr, &at);
 }
 
-static void check_fetched(struct initiator *i, const struct outgoing *o) {
+/* The wrong result of a request that brings data, put into words. */
+static void wrong_result(struct initiator *i, const struct outgoing *o, uint64_t value, uint64_t at) {
     const struct request *r = &o->request;
-    uint64_t value, at;
-    uint32_t mr;
-    bool right = true;
-    if (nothing_came(i, o)) {
+    if (nothing_came(i, o))
         verdict_violation(i->verdict, LOST, i->qp, r->seq, "%s completed well, but no result was written",
                           op_name(r->op));
-        return;
-    }
+    else if (op_is_atomic(r->op))
+        verdict_violation(i->verdict, WRONG_ATOMIC, i->qp, r->seq,
+                          "%s returned %016" PRIx64 ", not %016" PRIx64 ": one was lost or executed twice",
+                          op_name(r->op), value, o->values.original);
+    else
+        verdict_violation(i->verdict, DATA_MISMATCH, i->qp, r->seq,
+                          "READ of %u bytes: byte %" PRIu64 " is wrong", r->size, at);
+}
+
+static void check_fetched(struct initiator *i, const struct outgoing *o) {
+    const struct request *r = &o->request;
+    uint64_t value = 0, at = 0;
+    uint32_t mr;
+    bool right;
     if (op_is_atomic(r->op)) {
         memcpy(&value, i->own->base[o->pieces[0].mr] + o->source_at, 8);
         right = value == o->values.original;
-        if (!right)
-            verdict_violation(i->verdict, WRONG_ATOMIC, i->qp, r->seq,
-                              "%s returned %016" PRIx64 ", not %016" PRIx64
-                              ": one was lost or executed twice",
-                              op_name(r->op), value, o->values.original);
     } else {
-        uint64_t ok = pieces_check(i->own, o->source_at, o->pieces, o->piece_count, r->size, i->key, r->seq);
-        right = ok == r->size;
-        if (!right)
-            verdict_violation(i->verdict, DATA_MISMATCH, i->qp, r->seq,
-                              "READ of %u bytes: byte %" PRIu64 " is wrong", r->size, ok);
+        at = pieces_check(i->own, o->source_at, o->pieces, o->piece_count, r->size, i->key, r->seq);
+        right = at == r->size;
     }
+    if (!right)
+        wrong_result(i, o, value, at);
     if (!pieces_rest_is_poison(i->own, o->source_at, o->pieces, o->piece_count, r->size, &mr, &at)) {
         right = false;
         verdict_violation(i->verdict, OVERWRITTEN, i->qp, r->seq,
