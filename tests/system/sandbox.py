@@ -67,6 +67,19 @@ class Sandbox:
         self.far_end(rail, up=True)
         return name
 
+    @contextmanager
+    def inside_far(self) -> Iterator[None]:
+        """This thread on the far side: sockets made meanwhile live there."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        there = os.open(f"/run/netns/{self.far}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _enter(there)
+            yield
+        finally:
+            _enter(home)
+            os.close(home)
+            os.close(there)
+
     def far_end(self, rail: int, *, up: bool) -> None:
         """Plug the far end in or out: the near end's carrier follows."""
         self.ip_far("link", "set", f"f-rail{rail}", "up" if up else "down")
