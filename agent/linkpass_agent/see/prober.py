@@ -29,6 +29,7 @@ class Ear:
     rail: str
     mark: bytes
     sock: socket.socket
+    interface: int  # index of the device that the socket is tied to
 
 
 class Prober:
@@ -50,6 +51,7 @@ class Prober:
         self._answer_rate = answer_rate
         self._allowance, self._allowance_at = answer_rate, clock.now()
         self._ears: dict[tuple[str, str], Ear] = {}
+        self._refused: dict[tuple[str, str], int | None] = {}  # errno of the latest try, told once
         self._targets: dict[PathId, str] = {}
         self._asked: dict[int, PathId] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -57,15 +59,19 @@ class Prober:
         self.dropped: Counter[str] = Counter()
 
     def listen(self, port: str, addresses: tuple[str, ...]) -> None:
-        """Have one socket on each address of `port`, and no other."""
+        """Have one socket on each address of `port`, and no other; new ones if the device was made anew."""
         wanted = {(port, a) for a in addresses}
-        for key in [k for k in self._ears if k[0] == port and k not in wanted]:
-            self._drop_ear(key)
+        for key, ear in [(k, e) for k, e in self._ears.items() if k[0] == port]:
+            if key not in wanted or ear.interface != _index(port):
+                self._drop_ear(key)
         for key in wanted - set(self._ears):
             try:
                 self._add_ear(*key)
+                self._refused.pop(key, None)
             except OSError as e:
-                log.warning("can't probe from %s on %s: %s", key[1], port, e.strerror or e)
+                if self._refused.get(key) != e.errno:
+                    log.warning("can't probe from %s on %s: %s", key[1], port, e.strerror or e)
+                self._refused[key] = e.errno
 
     def set_targets(self, targets: Mapping[PathId, str], in_use: frozenset[PathId]) -> None:
         """The peers' addresses to probe, by path, and the paths in use."""
@@ -92,7 +98,7 @@ class Prober:
         except OSError:
             sock.close()
             raise
-        ear = Ear(port, self._rails[port], rail_mark(self._rails[port]), sock)
+        ear = Ear(port, self._rails[port], rail_mark(self._rails[port]), sock, _index(port))
         self._ears[port, address] = ear
         self._loop.add_reader(sock, self._readable, ear)
 
@@ -103,9 +109,11 @@ class Prober:
 
     def _readable(self, ear: Ear) -> None:
         changed = self._read(ear)
-        if changed:
-            self._changed(changed)
-            self._arm()
+        try:
+            if changed:
+                self._changed(changed)
+        finally:
+            self._arm()  # also without a change: an answer may prove another path's silence
 
     def _read(self, ear: Ear) -> list[PathId]:
         changed = []
@@ -156,6 +164,12 @@ class Prober:
 
     def _on_timer(self) -> None:
         self._timer = None
+        try:
+            self._probe()
+        finally:
+            self._arm()  # whatever happened: a prober that stops finds no path dead any more
+
+    def _probe(self) -> None:
         # First take in all that has arrived: our own lateness must not look like a lost probe.
         changed = [p for ear in list(self._ears.values()) for p in self._read(ear)]
         now = self._clock.now()
@@ -169,7 +183,6 @@ class Prober:
             del self._asked[next(iter(self._asked))]
         if changed:
             self._changed(changed)
-        self._arm()
 
     def _ear_for(self, path: PathId) -> Ear | None:
         version = ip_address(self._targets[path]).version
@@ -181,9 +194,18 @@ class Prober:
         return (self._targets[path], self._udp_port)
 
     def _arm(self) -> None:
-        now = self._clock.now()
         at = self._probing.next_at()
+        fires = self._loop.time() + (LATE if at is None else max(0.0, at - self._clock.now()))
         if self._timer:
+            if self._timer.when() <= fires:
+                return  # early is fine: it arms itself again
             self._timer.cancel()
-        delay = LATE if at is None else max(0.0, at - now)
-        self._timer = self._loop.call_later(delay, self._on_timer)
+        self._timer = self._loop.call_at(fires, self._on_timer)
+
+
+def _index(port: str) -> int:
+    """The device's interface index, 0 if there is none."""
+    try:
+        return socket.if_nametoindex(port)
+    except OSError:
+        return 0
