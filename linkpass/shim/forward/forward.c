@@ -148,5 +148,9 @@ bool lp_forward_init(void) {
         }
     }
     (void)lp_hide_symbols(self.dli_fbase, map->l_ld, missing, missing_count);
+    struct link_map *theirs = NULL;
+    if (real && !dlinfo(real, RTLD_DI_LINKMAP, &theirs))
+        (void)lp_hide_versions(self.dli_fbase, map->l_ld, (const void *)theirs->l_addr, theirs->l_ld,
+                               "IBVERBS_");
     return real != NULL;
 }

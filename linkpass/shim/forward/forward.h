@@ -67,4 +67,11 @@ bool lp_ldcache_find(const void *cache, size_t size, const char *soname,
  */
 bool lp_hide_symbols(const void *base, const void *dynamic, const void *const *addresses, size_t count);
 
+/*
+ * Hide the version nodes that begin with prefix and that the other library doesn't define: what is loaded
+ * later and needs one of them is then refused by the loader, as it would be with the other library alone.
+ */
+bool lp_hide_versions(const void *base, const void *dynamic, const void *other_base,
+                      const void *other_dynamic, const char *prefix);
+
 #endif

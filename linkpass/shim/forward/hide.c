@@ -9,12 +9,15 @@
 
 #include <link.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 struct lp_tables {
     ElfW(Sym) * symbols;
     size_t symbol_count;
+    ElfW(Verdef) * versions;
+    const char *strings;
 };
 
 /* DT_GNU_HASH doesn't say how many symbols there are: follow the chain of the highest bucket to its end. */
@@ -44,8 +47,12 @@ static bool lp_read_dynamic(uintptr_t base, const ElfW(Dyn) * dynamic, struct lp
             tables->symbols = (ElfW(Sym) *)at;
         else if (dynamic->d_tag == DT_GNU_HASH)
             hash = (const uint32_t *)at;
+        else if (dynamic->d_tag == DT_STRTAB)
+            tables->strings = (const char *)at;
+        else if (dynamic->d_tag == DT_VERDEF)
+            tables->versions = (ElfW(Verdef) *)at;
     }
-    if (!hash || !tables->symbols)
+    if (!hash || !tables->symbols || !tables->strings || !tables->versions)
         return false;
     tables->symbol_count = lp_count_symbols(hash);
     return true;
@@ -58,15 +65,20 @@ static bool lp_listed(uintptr_t address, const void *const *addresses, size_t co
     return false;
 }
 
+/* Make the pages that hold [start, end) writable, or read-only again. */
+static bool lp_writable(const void *start, const void *end, bool writable) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = (uintptr_t)start & ~(page - 1);
+
+    return !mprotect((void *)from, (uintptr_t)end - from, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+}
+
 bool lp_hide_symbols(const void *base, const void *dynamic, const void *const *addresses, size_t count) {
     struct lp_tables tables = {0};
 
     if (!count || !lp_read_dynamic((uintptr_t)base, dynamic, &tables))
         return false;
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t start = (uintptr_t)tables.symbols & ~(page - 1);
-    const size_t length = (uintptr_t)(tables.symbols + tables.symbol_count) - start;
-    if (mprotect((void *)start, length, PROT_READ | PROT_WRITE))
+    if (!lp_writable(tables.symbols, tables.symbols + tables.symbol_count, true))
         return false;
     for (size_t i = 1; i < tables.symbol_count; i++) {
         ElfW(Sym) *symbol = &tables.symbols[i];
@@ -76,6 +88,44 @@ bool lp_hide_symbols(const void *base, const void *dynamic, const void *const *a
             symbol->st_shndx = SHN_UNDEF;
         }
     }
-    (void)mprotect((void *)start, length, PROT_READ);
+    (void)lp_writable(tables.symbols, tables.symbols + tables.symbol_count, false);
+    return true;
+}
+
+static const char *lp_version_name(const struct lp_tables *tables, const ElfW(Verdef) * version) {
+    const ElfW(Verdaux) *name = (const void *)((const char *)version + version->vd_aux);
+
+    return tables->strings + name->vda_name;
+}
+
+static ElfW(Verdef) * lp_next_version(ElfW(Verdef) * version) {
+    return version->vd_next ? (void *)((char *)version + version->vd_next) : NULL;
+}
+
+static bool lp_defines(const struct lp_tables *tables, const char *name) {
+    for (ElfW(Verdef) *version = tables->versions; version; version = lp_next_version(version))
+        if (!strcmp(lp_version_name(tables, version), name))
+            return true;
+    return false;
+}
+
+bool lp_hide_versions(const void *base, const void *dynamic, const void *other_base,
+                      const void *other_dynamic, const char *prefix) {
+    struct lp_tables ours = {0}, theirs = {0};
+    ElfW(Verdef) *last = NULL;
+
+    if (!lp_read_dynamic((uintptr_t)base, dynamic, &ours) ||
+        !lp_read_dynamic((uintptr_t)other_base, other_dynamic, &theirs))
+        return false;
+    for (ElfW(Verdef) *version = ours.versions; version; version = lp_next_version(version))
+        last = version;
+    if (!lp_writable(ours.versions, last + 1, true))
+        return false;
+    for (ElfW(Verdef) *version = ours.versions; version; version = lp_next_version(version)) {
+        const char *name = lp_version_name(&ours, version);
+        if (!strncmp(name, prefix, strlen(prefix)) && !lp_defines(&theirs, name))
+            version->vd_hash = 0; /* the loader compares this first */
+    }
+    (void)lp_writable(ours.versions, last + 1, false);
     return true;
 }

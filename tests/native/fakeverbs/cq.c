@@ -62,6 +62,7 @@ FAKE_API struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void
     cq->ibv.cqe = cqe;
     pthread_mutex_init(&cq->ibv.mutex, NULL);
     pthread_cond_init(&cq->ibv.cond, NULL);
+    pthread_mutex_init(&cq->poll_lock, NULL);
     if (channel)
         channel->refcnt++;
     nic->objects++;
@@ -118,6 +119,7 @@ FAKE_API int ibv_destroy_cq(struct ibv_cq *ibv) {
     pthread_mutex_unlock(&ibv->mutex);
     pthread_mutex_destroy(&ibv->mutex);
     pthread_cond_destroy(&ibv->cond);
+    pthread_mutex_destroy(&cq->poll_lock);
     free(cq->ring);
     free(cq);
     return 0;
@@ -218,27 +220,31 @@ FAKE_API void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count) {
 static int next_poll(struct ibv_cq_ex *ex) {
     struct cq *cq = CONTAINER(ex, struct cq, ex);
 
-    if (!cq_take(cq, &cq->current))
+    fake_lock();
+    const bool taken = cq_take(cq, &cq->current);
+    fake_unlock();
+    if (!taken)
         return ENOENT;
     ex->status = cq->current.wc.status;
     ex->wr_id = cq->current.wc.wr_id;
     return 0;
 }
 
-/* Holds the lock until end_poll, unless there is nothing. */
+/* Holds the queue's poll lock until end_poll, unless there is nothing. */
 static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr) {
+    struct cq *cq = CONTAINER(ex, struct cq, ex);
+
     if (attr->comp_mask)
         return EINVAL;
-    fake_lock();
+    pthread_mutex_lock(&cq->poll_lock);
     int result = next_poll(ex);
     if (result)
-        fake_unlock();
+        pthread_mutex_unlock(&cq->poll_lock);
     return result;
 }
 
 static void end_poll(struct ibv_cq_ex *ex) {
-    (void)ex;
-    fake_unlock();
+    pthread_mutex_unlock(&CONTAINER(ex, struct cq, ex)->poll_lock);
 }
 
 #define READER(type, name, field)                                                                            \

@@ -114,7 +114,8 @@ struct cq {
     bool armed, armed_solicited, overrun;
     uint32_t events; /* made */
     uint32_t users;
-    struct cqe current; /* of start_poll */
+    struct cqe current;        /* of start_poll */
+    pthread_mutex_t poll_lock; /* from start_poll to end_poll; taken before fake.lock */
 };
 
 struct channel {
@@ -203,7 +204,8 @@ struct qp {
     } atomics[SAVED_ATOMICS];
     uint32_t next_atomic;
 
-    /* ibv_wr_*: being built */
+    /* ibv_wr_*: being built, under build_lock from wr_start to wr_complete; taken before fake.lock */
+    pthread_mutex_t build_lock;
     struct wqe *building;
     uint32_t build_count;
     int build_error;

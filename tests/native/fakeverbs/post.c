@@ -143,7 +143,7 @@ static struct qp *of_ex(struct ibv_qp_ex *ex) {
 }
 
 static void wr_start(struct ibv_qp_ex *ex) {
-    fake_lock();
+    pthread_mutex_lock(&of_ex(ex)->build_lock);
     of_ex(ex)->build_count = 0;
     of_ex(ex)->build_error = 0;
 }
@@ -152,15 +152,18 @@ static int wr_complete(struct ibv_qp_ex *ex) {
     struct qp *qp = of_ex(ex);
     int result = qp->build_error;
 
-    if (!result)
+    if (!result) {
+        fake_lock();
         result = fake_refuse(qp->nic) ? errno : sq_push(qp, qp->building, qp->build_count);
-    fake_unlock();
+        fake_unlock();
+    }
+    pthread_mutex_unlock(&qp->build_lock);
     return result;
 }
 
 static void wr_abort(struct ibv_qp_ex *ex) {
     of_ex(ex)->build_count = 0;
-    fake_unlock();
+    pthread_mutex_unlock(&of_ex(ex)->build_lock);
 }
 
 static struct wqe *request(struct ibv_qp_ex *ex, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote) {

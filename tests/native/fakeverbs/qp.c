@@ -114,6 +114,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, const struct ibv_qp_init_attr
     qp->ibv.qp_type = init->qp_type;
     pthread_mutex_init(&qp->ibv.mutex, NULL);
     pthread_cond_init(&qp->ibv.cond, NULL);
+    pthread_mutex_init(&qp->build_lock, NULL);
     qp->init = *init;
     qp->nic = nic;
     qp->peer = -1;
@@ -285,6 +286,7 @@ FAKE_API int ibv_destroy_qp(struct ibv_qp *ibv) {
     pthread_mutex_unlock(&ibv->mutex);
     pthread_mutex_destroy(&ibv->mutex);
     pthread_cond_destroy(&ibv->cond);
+    pthread_mutex_destroy(&qp->build_lock);
     free(qp->sq);
     free(qp->building);
     free(qp->rq.ring);
