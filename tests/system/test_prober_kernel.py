@@ -127,6 +127,7 @@ async def test_device_made_anew_is_listened_on_anew_although_its_address_is_the_
         with both.box.inside_far():
             both.far.prober.listen("f-rail0", ("10.10.0.2",))
         both.near.prober.listen("a-rail0", ("10.10.0.1",))
+        await asyncio.sleep(0.3)  # what was answered before is taken in
         before = both.near.probing.get(both.near.paths[0]).rtt
         await until(lambda: both.near.probing.get(both.near.paths[0]).rtt != before)
         await until(lambda: both.near.states() == both.far.states() == [S.UP, S.UP])
