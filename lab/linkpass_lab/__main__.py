@@ -35,9 +35,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--detach", action="store_true", help="return when it is up; `linkpass-lab down` takes it down")
     up.add_argument("--equal-ifindex", action="store_true", help="make the kernel throttle link events, as of NICs")
     up.add_argument("--rdma", action="store_true", help="hosts are QEMU guests with Soft-RoCE devices")
-    up.add_argument(
-        "--bond", action="store_true", help="with --rdma: an active-backup bond over the first two rails"
-    )
+    up.add_argument("--bond", action="store_true", help="with --rdma: an active-backup bond over the first two rails")
     up.set_defaults(do=commands.up)
 
     down = verbs.add_parser("down", help="take a lab down, also one whose process was killed")
