@@ -13,6 +13,9 @@ from linkpass_topology.gossip.outputs import (
     Outrun,
     PeerSilent,
     PeerUp,
+    Relayed,
+    RelayLost,
+    RelayReset,
     Send,
 )
 from linkpass_topology.gossip.peers import PeerInfo
@@ -33,5 +36,8 @@ __all__ = [
     "PeerInfo",
     "PeerSilent",
     "PeerUp",
+    "RelayLost",
+    "RelayReset",
+    "Relayed",
     "Send",
 ]

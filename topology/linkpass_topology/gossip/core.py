@@ -32,6 +32,7 @@ from linkpass_topology.gossip.outputs import (
     Send,
 )
 from linkpass_topology.gossip.peers import MAX_RETRY, Own, Peer, PeerInfo, Target
+from linkpass_topology.gossip.relay import Relay
 from linkpass_topology.gossip.roster import Roster
 from linkpass_topology.view import Outcome, View
 
@@ -66,6 +67,7 @@ class Gossip:
         self._stale = TokenBucket(self.options.stale, self.options.stale)
         self._outruns = Backoff(1.0, 60.0)
         self._out: list[Output] = []
+        self.relay = Relay(int.from_bytes(entropy(8)) | 1, self._tell_host, self._rtt)
 
     # What the owner calls
 
@@ -92,6 +94,12 @@ class Gossip:
                 self._push(peer, now)
         return self._flush()
 
+    def post(self, host: str, lane: m.Lane, payloads: Iterable[bytes], now: float) -> tuple[bool, list[Output]]:
+        """Send letters to a peer's owner (see relay.py). False if there is no room for them to wait."""
+        taken = self.relay.post(host, lane, payloads, now)
+        self._arm_relay()
+        return taken, self._flush()
+
     def on_datagram(self, data: bytes, addr: Address, now: float) -> list[Output]:
         """A datagram came in. Anything that isn't genuine changes nothing but a counter."""
         try:
@@ -107,6 +115,9 @@ class Gossip:
                 self._hello(key, now)
             elif kind == "sync":
                 self._sync(now)
+            elif kind == "relay":
+                self._out += self.relay.tick(now)
+                self._arm_relay()
             elif (peer := self._roster.peers.get(key)) is not None:
                 if kind == "push":
                     self._push(peer, now)
@@ -215,6 +226,7 @@ class Gossip:
             return False
         peer.up = True
         self._out.append(PeerUp(peer.host, peer.addr))
+        self.relay.kick(peer.host, now)
         return True
 
     def _greet(self, peer: Peer, now: float) -> None:
@@ -226,6 +238,7 @@ class Gossip:
     def _forget(self, peer: Peer) -> None:
         self._close(peer)
         self._roster.forget(peer)
+        self.relay.forget(peer.host)
         for kind in ("live", "push", "pull"):
             self._timers.cancel((kind, peer.host))
 
@@ -276,6 +289,11 @@ class Gossip:
                 self._pull(peer, now)
             case m.Want(hosts):
                 answers += sync.whole(self.view, hosts)
+            case m.Letters():
+                self._out += self.relay.take(peer.host, message, answers, now)
+            case m.Received():
+                self._out += self.relay.acknowledged(peer.host, message, now)
+                self._arm_relay()
 
     def _on_part(self, peer: Peer, part: m.Part, answers: list[Message], now: float) -> None:
         held = self.view.stamp(part.host) or NO_STAMP
@@ -379,6 +397,24 @@ class Gossip:
         self._timers.set(("live", peer.host), now + wait)
 
     # Small things
+
+    def _tell_host(self, host: str, messages: list[Message]) -> bool:
+        peer = self._roster.peers.get(host)
+        if peer is None or not peer.sessions:
+            return False
+        self._tell(peer, messages)
+        return True
+
+    def _rtt(self, host: str) -> float | None:
+        peer = self._roster.peers.get(host)
+        return peer.rtt if peer else None
+
+    def _arm_relay(self) -> None:
+        at = self.relay.next_at()
+        if at is None:
+            self._timers.cancel(("relay", ""))
+        else:
+            self._timers.set(("relay", ""), at)
 
     def _summary(self) -> m.Summary:
         return m.Summary(len(self.view), self.view.summary)

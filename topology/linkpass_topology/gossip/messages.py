@@ -11,6 +11,8 @@ skipped, so that a fleet can be upgraded host by host.
     5 SUMMARY  hosts (4), sum (8)                 opens an anti-entropy round
     6 DIGESTS  complete (1), first, end, (host, stamp)...   complete: all that I hold in [first, end)
     7 WANT     host...
+    8 LETTERS  run (8), to (8), lane (4, 4), born (4), first (4), (length (2), bytes)...
+    9 RECEIVED run (8), mine (8), lane (4, 4), born (4), next (4)      see relay.py
 """
 
 import struct
@@ -28,8 +30,12 @@ _STAMP = struct.Struct("!QQ8s")
 _TOKEN = struct.Struct("!I")
 _SUMMARY = struct.Struct("!IQ")
 _PART = struct.Struct("!BBB")
+_LETTERS = struct.Struct("!QQIIII")
+_LETTER = struct.Struct("!H")
 CHUNK = MAX_PAYLOAD - _FRAME.size - 1 - 64 - _STAMP.size - _PART.size  # bytes of a record in one part: 1,271
 MAX_PARTS = -(-MAX_RECORD // CHUNK)  # 39
+MAX_LETTER = 1024  # bytes
+LETTERS_ROOM = MAX_PAYLOAD - _FRAME.size - _LETTERS.size  # bytes of letters and their lengths in one message
 NO_STAMP = Stamp(0, 0, bytes(8))  # "I hold nothing"
 
 
@@ -93,7 +99,33 @@ class Want:
     hosts: tuple[str, ...]
 
 
-Message = Ping | Pong | Part | Ack | Summary | Digests | Want
+Lane = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Payloads of one lane, numbered from `first`, of the agent's start `run` for the peer's start `to` (0: unknown)."""
+
+    run: int
+    to: int
+    lane: Lane
+    born: int
+    first: int
+    payloads: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What the start `mine` expects next of that lane of start `run`."""
+
+    run: int
+    mine: int
+    lane: Lane
+    born: int
+    next: int
+
+
+Message = Ping | Pong | Part | Ack | Summary | Digests | Want | Letters | Received
 
 
 def text_size(text: str) -> int:
@@ -127,6 +159,11 @@ def _body(message: Message) -> tuple[int, bytes]:
             return 6, bytes((complete,)) + _text(first) + _text(end) + rows
         case Want(hosts):
             return 7, b"".join(map(_text, hosts))
+        case Letters(run, to, lane, born, first, payloads):
+            rows = b"".join(_LETTER.pack(len(p)) + p for p in payloads)
+            return 8, _LETTERS.pack(run, to, *lane, born, first) + rows
+        case Received(run, mine, lane, born, following):
+            return 9, _LETTERS.pack(run, mine, *lane, born, following)
 
 
 def pack(messages: Iterable[Message]) -> list[bytes]:
@@ -147,6 +184,21 @@ def parts(host: str, stamp: Stamp, data: bytes, *, delta: bool) -> list[Part]:
     """`data` cut to fit datagrams."""
     count = max(1, -(-len(data) // CHUNK))
     return [Part(host, stamp, delta, i, count, data[i * CHUNK : (i + 1) * CHUNK]) for i in range(count)]
+
+
+def letters(run: int, to: int, lane: Lane, born: int, first: int, payloads: list[bytes]) -> list[Letters]:
+    """The payloads in as few messages as hold them."""
+    made: list[Letters] = []
+    row: list[bytes] = []
+    room = LETTERS_ROOM
+    for payload in payloads:
+        size = _LETTER.size + len(payload)
+        if size > room:
+            made.append(Letters(run, to, lane, born, first, tuple(row)))
+            first, row, room = first + len(row), [], LETTERS_ROOM
+        row.append(payload)
+        room -= size
+    return [*made, Letters(run, to, lane, born, first, tuple(row))]
 
 
 class _Body:
@@ -228,6 +280,22 @@ def _read_want(b: _Body) -> Message:
     return Want(tuple(hosts))
 
 
+def _read_letters(b: _Body) -> Message:
+    run, to, here, there, born, first = _LETTERS.unpack(b.take(_LETTERS.size))
+    payloads = []
+    while b.more:
+        payload = b.take(_LETTER.unpack(b.take(_LETTER.size))[0])
+        if not 0 < len(payload) <= MAX_LETTER:
+            raise WireError(f"letter of {len(payload)} bytes")
+        payloads.append(payload)
+    return Letters(run, to, (here, there), born, first, tuple(payloads))
+
+
+def _read_received(b: _Body) -> Message:
+    run, mine, here, there, born, following = _LETTERS.unpack(b.take(_LETTERS.size))
+    return Received(run, mine, (here, there), born, following)
+
+
 _READERS: dict[int, Callable[[_Body], Message]] = {
     1: lambda b: Ping(*_TOKEN.unpack(b.take(4))),
     2: lambda b: Pong(*_TOKEN.unpack(b.take(4))),
@@ -236,6 +304,8 @@ _READERS: dict[int, Callable[[_Body], Message]] = {
     5: lambda b: Summary(*_SUMMARY.unpack(b.take(_SUMMARY.size))),
     6: _read_digests,
     7: _read_want,
+    8: _read_letters,
+    9: _read_received,
 }
 
 

@@ -90,4 +90,29 @@ class Dropped:
     addr: Address
 
 
-Output = Send | Learned | Outrun | PeerUp | PeerSilent | Acked | Dropped
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A letter of the peer's, in the order of its lane. `lane`: as the peer named it."""
+
+    host: str
+    lane: tuple[int, int]
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RelayReset:
+    """The peer's agent was started anew: letters that it had, and those under way to it, are lost."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLost:
+    """`count` letters of ours weren't acknowledged for so long that they were given up."""
+
+    host: str
+    lane: tuple[int, int]
+    count: int
+
+
+Output = Send | Learned | Outrun | PeerUp | PeerSilent | Acked | Dropped | Relayed | RelayReset | RelayLost

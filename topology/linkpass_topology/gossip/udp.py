@@ -78,6 +78,12 @@ class GossipUdp(asyncio.DatagramProtocol):
         """Send our new record to every peer, now. Raises what `Gossip.publish` raises."""
         self._carry_out(self.core.publish(record, self._clock.now()))
 
+    def post(self, host: str, lane: tuple[int, int], payloads: Iterable[bytes]) -> bool:
+        """Send letters to a peer's owner, now. False if there is no room for them to wait."""
+        taken, outputs = self.core.post(host, lane, payloads, self._clock.now())
+        self._carry_out(outputs)
+        return taken
+
     def run(self, act: Callable[[Gossip, float], Iterable[Output]]) -> None:
         """Do anything else with the core, such as setting its keyring, and carry out what it answers."""
         self._carry_out(act(self.core, self._clock.now()))
