@@ -207,3 +207,54 @@ def test_nothing_to_probe_needs_no_wake_up() -> None:
     wire.probing.set_paths([], [], wire.now)
     assert wire.probing.next_at() is None
     assert wire.probing.tick(wire.now + 100) == []
+
+
+# -- doubt -------------------------------------------------------------------------------------------------------
+
+
+def idle(paths: list[PathId]) -> Wire:
+    """Paths to peers that aren't in use: probed once a second."""
+    wire = Wire(paths)
+    wire.probing.set_paths(paths, [], 0.0)
+    wire.run(4.0)
+    wire.sent.clear()
+    wire.changes.clear()
+    return wire
+
+
+def test_idle_path_in_doubt_is_decided_at_the_fast_pace() -> None:
+    wire = idle([R0, R1])
+    wire.dead = {R0}
+    wire.run(2.0)
+    # From the first loss on: two more probes at most 25 ms apart, the last one's timeout, and the grace.
+    assert wire.when(R0, S.DOWN) - wire.when(R0, S.SUSPECT) <= 2 * 0.025 + TIMEOUT + 0.003 + 1e-3
+
+
+def test_doubt_that_can_not_be_settled_goes_back_to_the_idle_pace() -> None:
+    wire = idle([R0])
+    wire.dead = {R0}
+    wire.run(30.0)
+    # 2 x 3 + 1 at the pace of doubt, then one in 0.75 to 1 s.
+    assert len(wire.sent) <= 7 + 30 / 0.75 + 1
+    assert wire.probing.get(R0).state == S.SUSPECT
+
+
+def test_path_that_answers_again_goes_back_to_the_idle_pace() -> None:
+    wire = idle([R0, R1])
+    wire.dead = {R0}
+    wire.run(1.0)
+    wire.dead = set()
+    wire.run(10.0)
+    wire.sent.clear()
+    wire.run(10.0)
+    assert 10 <= sum(p == R0 for _, p in wire.sent) <= 15
+
+
+@pytest.mark.parametrize("hosts", [5, 50])
+def test_one_dead_path_among_many_hosts_is_found_in_time_whatever_the_rest_does(hosts: int) -> None:
+    paths = [PathId(f"h{n}", f"rail{r}", f"a-rail{r}") for n in range(hosts) for r in range(2)]
+    wire = settled(paths)
+    wire.dead = {paths[0]}
+    wire.run(1.0)
+    assert wire.when(paths[0], S.DOWN) - 2.0 <= 0.15 + TIMEOUT + 1e-3
+    assert {p for _, p, s in wire.changes} == {paths[0]}
