@@ -135,14 +135,18 @@ class Machine:
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         decoder = Decoder()
-        while data := await reader.read(65_536):
-            for channel, kind, payload in decoder.feed(data):
-                if kind is Kind.HELLO:
-                    self.hello = json.loads(payload)
-                    self._up.set()
-                elif (receiver := self.receivers.get(channel)) is not None:
-                    receiver(channel, kind, payload)
-        self._gone()
+        try:
+            while data := await reader.read(65_536):
+                for channel, kind, payload in decoder.feed(data):
+                    if kind is Kind.HELLO:
+                        self.hello = json.loads(payload)
+                        self._up.set()
+                    elif (receiver := self.receivers.get(channel)) is not None:
+                        receiver(channel, kind, payload)
+        except OSError:
+            pass  # a QEMU that is killed with something unread in its socket resets it
+        finally:
+            self._gone()
 
     def _gone(self) -> None:
         """QEMU closed the channel: it has ended, or is about to."""
@@ -218,6 +222,13 @@ class Machine:
         self.process.send_signal(number)
         if number in (signal.SIGSTOP, signal.SIGCONT):
             self.frozen = number == signal.SIGSTOP
+
+    async def gone(self) -> None:
+        """Wait until QEMU has ended; LabError when it doesn't."""
+        try:
+            await asyncio.wait_for(self.ended.wait(), MONITOR)
+        except TimeoutError as e:
+            raise LabError(f"guest {self.plan.name} is still there {MONITOR:.0f} s after SIGKILL") from e
 
     def kill(self) -> None:
         """End it now."""

@@ -174,7 +174,7 @@ class Supervisor:
             case "signal":
                 self.machine(order["guest"]).signal(order["signal"])
                 if order["signal"] == signal.SIGKILL:
-                    await asyncio.wait_for(self.machine(order["guest"]).ended.wait(), 10)
+                    await self.machine(order["guest"]).gone()
                 return None
             case "flap":
                 await self.flap(order["guest"], order["nic"], int(order["count"]), order["down"], order["up"])

@@ -1,0 +1,171 @@
+"""Each fault verb, proven on the guests: by what the kernel says, and by what a real RC queue pair sees."""
+
+import time
+
+import pytest
+
+from linkpass_lab.fault import FaultError, parse
+from linkpass_lab.guests import jobs, workloads
+from linkpass_lab.guests.jobs import Blow
+
+FAR = {"host": "b", "rail": "rail0"}
+OWN = {"host": "a", "rail": "rail0"}
+
+
+def struck(lab, fault, size):
+    """rcflow, which gives up after 7 tries (0.48 s), for 4 s times `size`, struck for 2.5 s."""
+    workload = workloads.every()["rcflow"]
+    where = jobs.place(lab, "a", "b", workload, size=size)
+    outcome = jobs.run(lab, workload, where, Blow(parse(fault), 2.5, 60.0))
+    assert lab.run("a", ["ping", "-c", "1", "-W", "5", "10.10.0.2"]).returncode == 0, "the repair didn't take"
+    return outcome
+
+
+def carrier(lab, host, rail):
+    return lab.run(host, ["cat", f"/sys/class/net/{host}-{rail}/carrier"]).stdout.strip()
+
+
+def eventually(true, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not (value := true()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fault", "statuses"),
+    [
+        ({"kind": "silent", **FAR}, {"RETRY_EXC_ERR"}),
+        ({"kind": "silent", "way": "to", **FAR}, {"RETRY_EXC_ERR"}),
+        ({"kind": "carrier", **FAR}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
+        ({"kind": "admin-down", **OWN}, {"LOC_QP_OP_ERR", "WR_FLUSH_ERR"}),
+        ({"kind": "gid", **OWN}, {"LOC_QP_OP_ERR"}),
+        ({"kind": "rails", "host": "b"}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
+        ({"kind": "leaf", "leaf": "l0"}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
+    ],
+    ids=["silent port", "requests lost", "far carrier", "own admin-down", "own GID", "all rails", "leaf"],
+)
+def test_rc_job_dies_of_a_lost_path(lab, fault, statuses):
+    outcome = struck(lab, fault, 5.0)
+    assert outcome.ended == "died"
+    assert outcome.status in statuses
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "loss", "percent": 2, **FAR}, {"kind": "latency", "ms": 5, **FAR}],
+    ids=["loss", "latency"],
+)
+def test_rc_job_survives_a_bad_path_with_every_byte_right(lab, fault):
+    outcome = struck(lab, fault, 1.0)
+    assert (outcome.ended, outcome.exits) == ("finished", {"server": 0, "client": 0})
+
+
+def test_lost_acks_kill_the_sender_of_writes_that_were_executed(lab):
+    """Requests arrive and are executed all the while; only their acknowledgements are lost."""
+    lost = parse({"kind": "acks", **FAR})
+    own = ["ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "100000", "-e"]
+    with lab.start("b", own) as server:
+        eventually(lambda: lab.run("b", ["sh", "-c", "ss -ltn | grep -q :18515"], check=False).returncode == 0)
+        with lab.start("a", [*own, "10.99.0.2"]) as client:
+            eventually(lambda: packets(lab, "a") > 200)
+            lab.inject(lost)
+            dropped_before = received(lab)
+            # The peer's own messages still reach us: requests flow both ways, so it isn't a silent port.
+            assert eventually(lambda: duplicates(lab) > 0)
+            assert received(lab) > dropped_before
+            lab.repair(lost)
+            assert (client.running, server.running) == (True, True)
+
+
+def counter(lab, host, name):
+    return int(lab.run(host, ["cat", f"/sys/class/infiniband/rxe0/ports/1/hw_counters/{name}"]).stdout)
+
+
+def packets(lab, host):
+    return counter(lab, host, "rcvd_pkts")
+
+
+def received(lab):
+    return packets(lab, "b")
+
+
+def duplicates(lab):
+    """Requests that b had executed before and got again."""
+    return counter(lab, "b", "duplicate_request")
+
+
+def test_carrier_is_lost_at_the_struck_end_only_and_comes_back(lab):
+    fault = parse({"kind": "carrier", **FAR})
+    lab.inject(fault)
+    assert eventually(lambda: carrier(lab, "b", "rail0") == "0")
+    assert (carrier(lab, "a", "rail0"), carrier(lab, "b", "rail1")) == ("1", "1")
+    lab.repair(fault)
+    assert eventually(lambda: carrier(lab, "b", "rail0") == "1")
+
+
+def test_leaf_takes_the_carrier_of_all_its_ports(lab):
+    fault = parse({"kind": "leaf", "leaf": "l1"})
+    lab.inject(fault)
+    assert eventually(lambda: (carrier(lab, "a", "rail1"), carrier(lab, "b", "rail1")) == ("0", "0"))
+    assert (carrier(lab, "a", "rail0"), carrier(lab, "b", "rail0")) == ("1", "1")
+
+
+def test_flap_train_takes_carrier_as_often_as_asked(lab):
+    changes = ["cat", "/sys/class/net/b-rail0/carrier_changes"]
+    before = int(lab.run("b", changes).stdout)
+    lab.inject(parse({"kind": "flap", "count": 3, "down": 0.3, "up": 0.3, **FAR}))
+    assert eventually(lambda: int(lab.run("b", changes).stdout) == before + 6)
+    assert carrier(lab, "b", "rail0") == "1"
+
+
+def test_silent_port_keeps_carrier(lab):
+    lab.inject(parse({"kind": "silent", **FAR}))
+    assert carrier(lab, "b", "rail0") == "1"
+    assert lab.run("a", ["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.10.0.2"], check=False).returncode == 1
+    assert lab.run("a", ["ping", "-c", "1", "-W", "5", "10.11.0.2"]).returncode == 0
+
+
+def test_latency_is_added_once_each_way(lab):
+    lab.inject(parse({"kind": "latency", "ms": 60, **FAR}))
+    said = lab.run("a", ["ping", "-q", "-c", "3", "-i", "0.2", "-W", "5", "10.10.0.2"]).stdout
+    least = float(said.split("=")[1].split("/")[0])
+    assert least >= 120
+
+
+def test_gid_returns_at_the_index_asked_for_and_goes_home(lab):
+    own = "0000:0000:0000:0000:0000:ffff:0a0a:0002"
+    before = lab.gids("b", "rxe0")
+    fault = parse({"kind": "gid", "index": 5, **FAR})
+    lab.inject(fault)
+    assert lab.gids("b", "rxe0") == {**before, own: 5}
+    lab.repair(fault)
+    assert lab.gids("b", "rxe0") == before
+
+
+def test_mtu_changes_the_rdma_ports_mtu_and_comes_back(lab):
+    state = ["sh", "-c", "ibv_devinfo -d rxe0 | grep active_mtu"]
+    fault = parse({"kind": "mtu", "bytes": 1280, **FAR})
+    assert "4096" in lab.run("b", state).stdout
+    lab.inject(fault)
+    assert "1024" in lab.run("b", state).stdout
+    lab.repair(fault)
+    assert "4096" in lab.run("b", state).stdout
+
+
+def test_routes_are_back_after_an_admin_down(lab):
+    show = ["ip", "route", "show", "10.255.0.1"]
+    before = lab.run("b", show).stdout
+    fault = parse({"kind": "admin-down", **FAR})
+    lab.inject(fault)
+    assert lab.run("b", show).stdout != before
+    lab.repair(fault)
+    assert lab.run("b", show).stdout == before
+
+
+def test_unknown_target_is_an_error_that_names_those_that_exist(lab):
+    with pytest.raises(FaultError, match="it has rail0, rail1"):
+        lab.inject(parse({"kind": "carrier", "host": "a", "rail": "rail9"}))
+    with pytest.raises(FaultError, match="there are l0, l1"):
+        lab.inject(parse({"kind": "leaf", "leaf": "l9"}))
+    assert lab.broken() == []
