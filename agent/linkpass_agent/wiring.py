@@ -194,8 +194,11 @@ class Agent:
         self._listen()
 
     def _listen(self) -> None:
+        # A probe out of a port without carrier would leave the kernel with an unanswered ARP request, repeated only
+        # once a second: when the carrier returns, the first probe would wait for that.
+        gone = (PortState.ABSENT, PortState.DOWN)
         for port in self.reactor.record.ports:
-            self.prober.listen(port.name, () if port.state is PortState.ABSENT else port.addresses)
+            self.prober.listen(port.name, () if port.state in gone else port.addresses)
 
     def _gossiped(self, output: Output) -> None:
         match output:

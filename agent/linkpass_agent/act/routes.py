@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from itertools import count
 from typing import Protocol
 
 from linkpass.errors import KernelError
@@ -123,13 +124,15 @@ class RouteActuator:
     # -- prepare, commit, undo --------------------------------------------------------------------------------
 
     def prepare(self, plan: Plan) -> Prepared:
-        """Set object ids aside and write them down. Changes nothing in the kernel."""
-        for step in plan.steps:
-            for hop in (*step.before, *step.after):
-                self._made.nexthops.setdefault((hop.device, hop.via), 0)
-            self._made.groups.setdefault(step.route.destination, 0)
-        self._give_ids()
-        self._save()
+        """Set object ids aside and write them down. Changes nothing in the kernel.
+
+        A plan that only leaves paths out needs no new ids, and so waits for no file.
+        """
+        hops = {(h.device, h.via) for s in plan.steps for h in (*s.before, *s.after)} - self._made.nexthops.keys()
+        groups = {s.route.destination for s in plan.steps} - self._made.groups.keys()
+        if hops or groups:
+            self._give_ids(sorted(hops), sorted(groups))
+            self._save()
         return Prepared(plan, {s.route.destination: self._made.groups[s.route.destination] for s in plan.steps})
 
     def commit(self, prepared: Prepared) -> list[Outcome]:
@@ -264,16 +267,11 @@ class RouteActuator:
         else:
             self._current.pop(destination, None)
 
-    def _give_ids(self) -> None:
+    def _give_ids(self, hops: list[tuple[str, str]], groups: list[str]) -> None:
         used = {*self._made.nexthops.values(), *self._made.groups.values(), *self._foreign}
-        free = self._rule.base
-        for table in (self._made.nexthops, self._made.groups):
-            for key, id_ in table.items():
-                if id_ == 0:
-                    while free in used:
-                        free += 1
-                    table[key] = free  # type: ignore[index]
-                    used.add(free)
+        free = (i for i in count(self._rule.base) if i not in used)
+        self._made.nexthops.update(zip(hops, free, strict=False))
+        self._made.groups.update(zip(groups, free, strict=False))
 
     def _sweep_unused(self) -> None:
         used = {(h.device, h.via) for hops in self._current.values() for h in hops}
