@@ -99,6 +99,16 @@ def test_path_taken_out_or_back_in_is_one_message(host: Host) -> None:
         host.check(B)
 
 
+def test_path_taken_out_or_back_in_waits_for_no_file(host: Host) -> None:
+    host.apply(B, B0, B1)
+    (host.folder / "ledger.json").unlink()
+    host.apply(B, B1)
+    host.apply(B, B0, B1)
+    assert not (host.folder / "ledger.json").exists()
+    host.apply(C, C0)
+    assert Ledger(host.folder / "ledger.json").load()[0].groups.keys() == {B, C}
+
+
 def test_hop_that_the_kernel_refuses_is_left_out(host: Host) -> None:
     host.kernel.carrier("a-rail0", False)
     assert host.apply(B, B0, B1) == ((B1,), "")
