@@ -5,7 +5,7 @@ our protocol number, so that a lost or torn ledger can be rebuilt from the kerne
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SCHEMA = 1
@@ -54,7 +54,7 @@ class Ledger:
             {
                 "schema": SCHEMA,
                 "nexthops": [{"device": d, "via": v, "id": i} for (d, v), i in made.nexthops.items()],
-                "groups": asdict(made)["groups"],
+                "groups": made.groups,
             }
         )
         if text == self._last:
