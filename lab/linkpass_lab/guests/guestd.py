@@ -317,8 +317,13 @@ def start(daemon: Daemon, link: Link, channel: int, asked: dict[str, Any]) -> No
                 ours[mine] = kind
                 theirs.append(its)
                 actions.append((os.POSIX_SPAWN_DUP2, its, fd))
-        pid = os.posix_spawnp(
-            argv[0], argv, env, file_actions=actions, setsid=True, setsigdef=(signal.SIGPIPE, signal.SIGCHLD)
+        pid = os.posix_spawn(
+            found(argv[0], env),
+            argv,
+            env,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=(signal.SIGPIPE, signal.SIGCHLD),
         )
     except (OSError, ValueError, IndexError) as e:
         for fd in {*ours, *([stdin] if stdin is not None else [])}:
@@ -337,6 +342,17 @@ def start(daemon: Daemon, link: Link, channel: int, asked: dict[str, Any]) -> No
         link.send(frame_json(channel, Kind.EXIT, 0))
         return
     daemon.pids[pid] = Job(link, channel, pid, ours, stdin)
+
+
+def found(name: str, env: dict[str, str]) -> str:
+    """Where the command is, by the PATH that it will have itself (posix_spawnp goes by ours)."""
+    if "/" in name:
+        return name
+    for folder in env.get("PATH", os.defpath).split(":"):
+        path = os.path.join(folder or ".", name)  # noqa: PTH118 - pathlib would cost time at every start
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
 
 def resize(terminal: int, size: list[int]) -> None:

@@ -140,9 +140,12 @@ def _strike(lab: GuestLab, blow: Blow, ends: dict[str, GuestProcess]) -> None:
 
 
 def _end(ends: dict[str, GuestProcess], until: float) -> float | None:
-    """Wait until all have ended well, or one has failed; returns when that was, None when it wasn't by `until`."""
+    """Wait until all have ended, or one has failed; returns when that was, None when it wasn't by `until`.
+
+    An end whose guest died has no say: what counts is what the other one makes of it.
+    """
     while True:
-        failed = [p.ended_at for p in ends.values() if not p.running and p.returncode != 0]
+        failed = [p.ended_at for p in ends.values() if p.returncode]
         if failed:
             return min(at for at in failed if at is not None)
         if not any(p.running for p in ends.values()):
@@ -163,10 +166,10 @@ def _outcome(
 ) -> Outcome:
     texts = {name: _text(p) for name, p in ends.items()}
     exits = {name: p.returncode for name, p in ends.items()}
-    failed = [(p.ended_at or at, name) for name, p in ends.items() if not p.running and p.returncode != 0]
-    if failed:
+    failed = [(p.ended_at or at, name) for name, p in ends.items() if p.returncode]
+    if failed or ends["client"].failure:
         ended = "died"
-    elif all(code == 0 for code in exits.values()):
+    elif not any(p.running for p in ends.values()):
         ended = "finished"
     else:
         ended = "carries on" if alive else "hangs"
