@@ -225,7 +225,12 @@ bool lp_send_ring_pop(struct lp_send_ring *ring, struct lp_send_entry *entry) {
     if (head == load(&ring->tail)) {
         return false;
     }
-    const struct lp_send_entry *oldest = lp_send_ring_at(ring, head);
+    struct lp_send_entry *oldest = lp_send_ring_at(ring, head);
+    if (LP_MUTANT(LP_M_OVERTAKE) && oldest->state == LP_HELD && load(&ring->tail) - head > 1) {
+        struct lp_send_entry first = *oldest;
+        *oldest = *lp_send_ring_at(ring, head + 1);
+        *lp_send_ring_at(ring, head + 1) = first;
+    }
     if (oldest->state != LP_DONE) {
         return false;
     }

@@ -239,7 +239,11 @@ void driver_spare(struct world *world, unsigned end, unsigned spare) {
     /* First packet numbers near the wrap, different for each path and end. */
     uint32_t tx = lp_psn_add(LP_PSN_MASK, spare * 5 + end * 3);
     uint32_t rx = lp_psn_add(LP_PSN_MASK, spare * 5 + !end * 3);
-    struct lp_path path = {.tx_psn = tx, .rx_psn = rx, .mtu = MTU, .round = 1, .peer_untrusted = world->limits->untrusted >> !end & 1};
+    struct lp_path path = {.tx_psn = tx,
+                           .rx_psn = rx,
+                           .mtu = MTU,
+                           .round = 1,
+                           .peer_untrusted = world->limits->untrusted >> !end & 1};
     world->ends[end].spare_known |= (uint8_t)(1u << spare);
     driver_do(world, end, lp_conn_spare_usable(&world->ends[end].conn, spare, &path));
 }

@@ -3,7 +3,7 @@
  *   explore suite NAME [PART PARTS]   every order of steps of every program of a suite (ci, full)
  *   explore one PROGRAM LIMITS        one program, e.g. "W2s S2s / R2s" "faults=2 late_sends=1"
  *   explore random SEED RUNS          random long runs with every kind of trouble
- *   explore replay FILE...            traces of bugs once found
+ *   explore replay FILE...            bugs once found: a trace, or a program to search whole
  *   explore mutants                   every deliberate defect must be found
  */
 #include <stdlib.h>
@@ -151,14 +151,15 @@ static int run_replay(const char *path) {
         fprintf(stderr, "%s: can't read: %s", path, line);
         return 2;
     }
-    printf("%s\n", path);
-    if (!search_replay(&program, &limits, steps, count, getenv("LP_TALK") != NULL, &finding)) {
-        printf("WRONG: %s\n", finding.wrong);
-        return 1;
+    struct tally tally = {0};
+    if (count == 0) { /* no trace: the whole program is small enough to be searched */
+        fine = search_all(&program, &limits, &tally, &finding);
+    } else {
+        fine = search_replay(&program, &limits, steps, count, getenv("LP_TALK") != NULL, &finding);
     }
-    return 0;
+    printf("%s: %s\n", path, fine ? "fine" : finding.wrong);
+    return fine ? 0 : 1;
 }
-
 static int run_mutants(void) {
 #ifdef LINKPASS_MUTANTS
     static struct finding finding;
@@ -179,6 +180,7 @@ static int run_mutants(void) {
         }
         printf("mutant %2d: %s after %llu states: %s[%s]\n", lp_mutant, caught ? "caught" : "MISSED",
                (unsigned long long)tally.states, text, caught ? finding.wrong : "");
+        (void)fflush(stdout);
         missed += !caught;
     }
     printf("%d passed, %d failed\n", LP_M_COUNT - 1 - missed, missed);
