@@ -27,7 +27,7 @@ GIDS = "/sys/class/infiniband/{}/ports/1/gids"
 FILLER = "198.18.{}.{}/32"  # RFC 2544 addresses, which take up the GID indexes that are to be passed over
 GID_WAIT = 5.0  # s; the kernel fills the table in the background, some ms after the address is there
 GID_TRIES = 4
-MOST_GIDS = 200
+MOST_GIDS = 32
 QUEUE = 100_000  # packets that netem may hold, so that latency alone never drops any
 
 KINDS = frozenset(FaultKind)  # guests can do all of them

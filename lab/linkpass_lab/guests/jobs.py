@@ -22,6 +22,7 @@ FLOWS = 30.0  # s until traffic flows; mpirun takes 6 s in emulated guests
 PACKETS = 60  # arrived at the client's ports: more than any connection set-up needs
 RUN_UP = 0.7  # s of traffic before a fault
 ALIVE = 20  # packets in the last second that show that a job goes on
+LAST = 1.0  # s that the other end has to say what happened to it
 LAST_WORDS = 300  # characters
 
 
@@ -96,6 +97,8 @@ def run(lab: GuestLab, workload: Workload, where: Place, blow: Blow | None = Non
             now = time.monotonic()
             alive = arrivals.since(now - 1.0) >= ALIVE
             gap = longest_gap(arrivals.seen, struck, ended or now) if struck else None
+            while ended is not None and any(p.running for p in ends.values()) and time.monotonic() < ended + LAST:
+                time.sleep(0.02)  # the end that failed first may have failed because of the other
         return _outcome(workload, ends, began, struck, ended or now, gap, alive)
     finally:
         for process in ends.values():

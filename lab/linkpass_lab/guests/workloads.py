@@ -147,7 +147,7 @@ def _own(name: str, text: str, options: list[str]) -> Workload:
         name,
         text,
         lambda p: argv(p, p.gid),
-        lambda p: [*argv(p, p.client_gid), *options, "-D", str(4 * p.size), p.server_management],
+        lambda p: [*argv(p, p.client_gid), *options, "-D", str(6 * p.size), p.server_management],
         PERFTEST_PORT,
         results.flow,
         own=True,

@@ -13,7 +13,7 @@ OWN = {"host": "a", "rail": "rail0"}
 
 
 def struck(lab, fault, size):
-    """rcflow, which gives up after 7 tries (0.48 s), for 4 s times `size`, struck for 2.5 s."""
+    """rcflow, which gives up after 7 tries (0.48 s), for 6 s times `size`, struck for 2.5 s."""
     workload = workloads.every()["rcflow"]
     where = jobs.place(lab, "a", "b", workload, size=size)
     outcome = jobs.run(lab, workload, where, Blow(parse(fault), 2.5, 60.0))
@@ -46,7 +46,7 @@ def eventually(true, seconds=20.0):
     ids=["silent port", "requests lost", "far carrier", "own admin-down", "own GID", "all rails", "leaf"],
 )
 def test_rc_job_dies_of_a_lost_path(lab, fault, statuses):
-    outcome = struck(lab, fault, 5.0)
+    outcome = struck(lab, fault, 3.0)
     assert outcome.ended == "died"
     assert outcome.status in statuses
 
