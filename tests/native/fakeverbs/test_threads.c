@@ -93,9 +93,70 @@ static void waiting_threads_exchange_in_order(void) {
     both_ways(true);
 }
 
+static _Atomic bool stop_churn;
+
+/* Makes and destroys objects on a NIC that others use: addresses and numbers come and go. */
+static void *churn(void *arg) {
+    struct end *end = arg;
+    uint64_t rounds = 0;
+
+    while (!stop_churn) {
+        struct ibv_cq *cq = ibv_create_cq(end->context, 4, NULL, NULL, 0);
+        struct ibv_qp_init_attr init = {.send_cq = cq,
+                                        .recv_cq = cq,
+                                        .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_recv_sge = 1},
+                                        .qp_type = IBV_QPT_RC};
+        struct ibv_qp *qp = ibv_create_qp(end->pd, &init);
+        struct ibv_mr *mr = ibv_reg_mr(end->pd, end->memory, 64, IBV_ACCESS_LOCAL_WRITE);
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+        struct ibv_recv_wr *bad, wr = {.wr_id = 77};
+        struct ibv_wc wc;
+        bool fine =
+            cq && qp && mr &&
+            !ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) &&
+            !ibv_post_recv(qp, &wr, &bad) && !to_state(qp, IBV_QPS_ERR);
+        while (fine && ibv_poll_cq(cq, 1, &wc) == 0)
+            continue;
+        fine = fine && wc.wr_id == 77 && wc.status == IBV_WC_WR_FLUSH_ERR;
+        if (!fine || ibv_destroy_qp(qp) || ibv_destroy_cq(cq) || ibv_dereg_mr(mr))
+            return NULL;
+        rounds++;
+    }
+    return rounds ? end : NULL;
+}
+
+static void objects_come_and_go_while_others_exchange(void) {
+    const struct pair_options options = {.rnr_timer = 1};
+    struct pair *pair = pair_new(&options);
+    struct job a = {.end = &pair->a, .peer = &pair->b, .ordered = true};
+    struct job b = {.end = &pair->b, .peer = &pair->a, .ordered = true};
+    pthread_t thread, churners[2];
+    void *result;
+
+    for (uint64_t i = 0; i < WINDOW; i++) {
+        post_recv(&pair->a, i, (uint32_t)i * SLOT + 4096, SLOT);
+        post_recv(&pair->b, i, (uint32_t)i * SLOT + 4096, SLOT);
+    }
+    fake_auto(true);
+    CHECK_EQ(pthread_create(&churners[0], NULL, churn, &pair->a), 0);
+    CHECK_EQ(pthread_create(&churners[1], NULL, churn, &pair->b), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, exchange, &a), 0);
+    exchange(&b);
+    pthread_join(thread, NULL);
+    stop_churn = true;
+    for (int i = 0; i < 2; i++) {
+        pthread_join(churners[i], &result);
+        CHECK(result != NULL);
+    }
+    fake_auto(false);
+    CHECK(a.ordered && b.ordered && a.received == MESSAGES && b.received == MESSAGES);
+    pair_free(pair);
+}
+
 static const struct test tests[] = {
     TEST(polling_threads_exchange_in_order),
     TEST(waiting_threads_exchange_in_order),
+    TEST(objects_come_and_go_while_others_exchange),
 };
 
 int main(int argc, char **argv) {
