@@ -28,6 +28,10 @@ void lp_leave(void) {
     lp_depth--;
 }
 
+bool lp_outermost(void) {
+    return lp_depth == 0 && lp_attached;
+}
+
 static bool lp_told_off(void) {
     const char *wish = secure_getenv("LINKPASS");
 
@@ -49,6 +53,8 @@ __attribute__((constructor(101))) static void lp_load(void) {
 
     lp_debug = secure_getenv("LINKPASS_DEBUG") != NULL;
     lp_attached = real && !lp_told_off();
+    if (lp_debug)
+        lp_note_stderr();
     if (lp_attached)
         (void)pthread_atfork(lp_before_fork, lp_after_fork, lp_after_fork);
 }

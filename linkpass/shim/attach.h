@@ -109,6 +109,9 @@ struct lp_context *lp_adopt(struct ibv_context *real);
 bool lp_enter(void);
 void lp_leave(void);
 
+/* The same question for a call that may block, and be left by a longjmp(): nothing to undo. */
+bool lp_outermost(void);
+
 /* attach_ops.c, attach_extended.c: write this library's functions over those of the context. */
 void lp_patch_ops(struct lp_context *context);
 void lp_patch_extended(struct lp_context *context);
@@ -129,6 +132,7 @@ struct ibv_qp *lp_made_qp(struct ibv_qp *real, const struct ibv_qp_cap *cap, enu
                           bool sq_sig_all, enum lp_unprotected why);
 
 /* attach_counts.c: what was seen, as text on standard error; for LINKPASS_DEBUG. */
+void lp_note_stderr(void);
 void lp_dump_counts(void);
 
 /* attach_objects.c: forget a context that was closed, and what the job left open in it. */

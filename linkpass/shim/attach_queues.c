@@ -64,12 +64,10 @@ int lp_hook_ibv_resize_cq(struct ibv_cq *real, int cqe) {
 }
 
 int lp_hook_ibv_get_cq_event(struct ibv_comp_channel *real, struct ibv_cq **cq, void **cq_context) {
-    struct lp_channel *channel = lp_enter() ? lp_channel_of(real) : NULL;
-    int result = channel && lp_hooks->get_cq_event ? lp_hooks->get_cq_event(channel, cq, cq_context)
-                                                   : LP_REAL(ibv_get_cq_event)(real, cq, cq_context);
+    struct lp_channel *channel = lp_outermost() ? lp_channel_of(real) : NULL;
 
-    lp_leave();
-    return result;
+    return channel && lp_hooks->get_cq_event ? lp_hooks->get_cq_event(channel, cq, cq_context)
+                                             : LP_REAL(ibv_get_cq_event)(real, cq, cq_context);
 }
 
 void lp_hook_ibv_ack_cq_events(struct ibv_cq *real, unsigned int count) {
@@ -99,12 +97,10 @@ int lp_hook_ibv_modify_srq(struct ibv_srq *real, struct ibv_srq_attr *attr, int 
 }
 
 int lp_hook_ibv_get_async_event(struct ibv_context *real, struct ibv_async_event *event) {
-    struct lp_context *context = lp_enter() ? lp_context_of(real) : NULL;
-    int result = context && lp_hooks->get_async_event ? lp_hooks->get_async_event(context, event)
-                                                      : LP_REAL(ibv_get_async_event)(real, event);
+    struct lp_context *context = lp_outermost() ? lp_context_of(real) : NULL;
 
-    lp_leave();
-    return result;
+    return context && lp_hooks->get_async_event ? lp_hooks->get_async_event(context, event)
+                                                : LP_REAL(ibv_get_async_event)(real, event);
 }
 
 void lp_hook_ibv_ack_async_event(struct ibv_async_event *event) {

@@ -60,6 +60,8 @@ bool lp_ldcache_find(const void *cache, size_t size, const char *soname,
     for (uint32_t i = 0; i < header.count; i++) {
         struct lp_cache_entry entry;
         memcpy(&entry, start + sizeof(header) + (size_t)i * sizeof(entry), sizeof(entry));
+        if (entry.hwcap) /* a variant for some processors only; the plain one is listed as well */
+            continue;
         const char *key = lp_string(start, size, entry.key);
         const char *value = lp_string(start, size, entry.value);
         if (key && value && !strcmp(key, soname) && accept(value, arg))
