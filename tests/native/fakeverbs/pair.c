@@ -13,7 +13,7 @@ static void *need(void *object, const char *what) {
     return object;
 }
 
-static void end_open(struct end *end, int nic, const struct pair_options *options) {
+void end_open(struct end *end, int nic, const struct pair_options *options) {
     const int access = options->access ? options->access
                                        : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                              IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -52,8 +52,8 @@ static void end_open(struct end *end, int nic, const struct pair_options *option
     end->qp = need(ibv_create_qp_ex(end->context, &init), "queue pair");
 }
 
-static void end_connect(struct end *end, struct end *peer, uint32_t psn, uint32_t peer_psn,
-                        const struct pair_options *options) {
+void end_connect(struct end *end, struct end *peer, uint32_t psn, uint32_t peer_psn,
+                 const struct pair_options *options) {
     const int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     const uint8_t rd_atomic = options->rd_atomic ? options->rd_atomic : 4;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
@@ -105,7 +105,7 @@ struct pair *pair_new(const struct pair_options *options) {
     return pair;
 }
 
-static void end_close(struct end *end) {
+void end_close(struct end *end) {
     CHECK_EQ(ibv_destroy_qp(end->qp), 0);
     if (end->srq)
         CHECK_EQ(ibv_destroy_srq(end->srq), 0);

@@ -65,6 +65,12 @@ struct pair {
 struct pair *pair_new(const struct pair_options *options);
 void pair_free(struct pair *pair); /* checks that nothing is left open on the NICs */
 
+/* One end alone. */
+void end_open(struct end *end, int nic, const struct pair_options *options);
+void end_connect(struct end *end, struct end *peer, uint32_t psn, uint32_t peer_psn,
+                 const struct pair_options *options);
+void end_close(struct end *end);
+
 int to_state(struct ibv_qp *qp, enum ibv_qp_state state);
 enum ibv_qp_state state_of(struct ibv_qp *qp);
 uint32_t rq_psn_of(struct ibv_qp *qp);

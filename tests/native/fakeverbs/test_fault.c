@@ -474,6 +474,56 @@ static void reads_in_flight_are_limited(void) {
     pair_free(pair);
 }
 
+static void packet_from_another_nic_is_dropped(void) {
+    static const struct pair_options usual;
+    static struct end stranger;
+    struct pair *pair = pair_new(NULL);
+
+    end_open(&stranger, 1, &usual);
+    end_connect(&stranger, &pair->b, SEND_PSN_A, SEND_PSN_B, &usual);
+    stranger.memory[0] = 9;
+    post(&stranger, &pair->b, IBV_WR_RDMA_WRITE, 1, 0, 0, 4, 0);
+    fake_run();
+    CHECK_EQ(pair->b.memory[0], 0);
+    CHECK_EQ(rq_psn_of(pair->b.qp), SEND_PSN_A);
+    expect_none(stranger.send_cq);
+    end_close(&stranger);
+    pair_free(pair);
+}
+
+static void region_without_remote_write_is_refused(void) {
+    struct pair *pair = pair_new(NULL);
+    static uint8_t readable[64];
+    struct ibv_mr *mr = ibv_reg_mr(pair->b.pd, readable, sizeof(readable), IBV_ACCESS_REMOTE_READ);
+    struct ibv_sge sge = {.addr = (uintptr_t)pair->a.memory, .length = 4, .lkey = pair->a.mr->lkey};
+    struct ibv_send_wr *bad, wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ};
+
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.rkey = mr->rkey;
+    wr.wr.rdma.remote_addr = (uintptr_t)readable;
+    CHECK_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
+    fake_run();
+    expect_wc(pair->a.send_cq, 1, IBV_WC_SUCCESS);
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    CHECK_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
+    fake_run();
+    expect_wc(pair->a.send_cq, 1, IBV_WC_REM_ACCESS_ERR);
+    ibv_dereg_mr(mr);
+    pair_free(pair);
+}
+
+static void moving_to_error_twice_says_so_once(void) {
+    const struct pair_options options = {.srq = true};
+    struct pair *pair = pair_new(&options);
+    struct pollfd waiting = {.fd = pair->a.context->async_fd, .events = POLLIN};
+
+    CHECK_EQ(to_state(pair->a.qp, IBV_QPS_ERR), 0);
+    CHECK_EQ(to_state(pair->a.qp, IBV_QPS_ERR), 0);
+    expect_event(pair->a.context, IBV_EVENT_QP_LAST_WQE_REACHED);
+    CHECK_EQ(poll(&waiting, 1, 0), 0);
+    pair_free(pair);
+}
+
 static void lying_driver_says_psn_zero(void) {
     struct pair *pair = pair_new(NULL);
     struct fake_config config = fake_default_config();
@@ -513,6 +563,9 @@ static const struct test tests[] = {
     TEST(filter_chooses_single_packets),
     TEST(fenced_request_waits_for_reads),
     TEST(reads_in_flight_are_limited),
+    TEST(packet_from_another_nic_is_dropped),
+    TEST(region_without_remote_write_is_refused),
+    TEST(moving_to_error_twice_says_so_once),
     TEST(lying_driver_says_psn_zero),
 };
 
