@@ -126,6 +126,80 @@ class DrainAnswer(Model):
     done: bool
     text: str
     plan: PlanView
+    queue_pairs: int = Field(default=0, description="of attached jobs, that use the port at this moment")
+
+
+class QuietView(Model):
+    """Whether anything that the agent knows of still uses a port."""
+
+    port: str
+    state: str
+    quiet: bool = Field(description="drained, and no route and no queue pair of an attached job uses it")
+    queue_pairs: int
+    stay: list[str] = Field(description="queue pairs among them that can't move, and why")
+    routes: int = Field(description="routes of ours that still leave by it")
+    text: str
+
+
+class JobView(Model):
+    """One process that runs under `linkpass run`."""
+
+    job: int
+    name: str
+    pid: int
+    uid: int
+    since: float = Field(description="seconds since it attached")
+    queue_pairs: int
+    protected: int
+    why_not: dict[str, int] = Field(description="reason -> how many of its queue pairs aren't protected for it")
+    rails: dict[str, int] = Field(description="rail -> how many of its queue pairs use it now")
+    peers: list[str]
+    migrations: int
+    last_gap: float | None = Field(description="seconds without traffic, of the latest migration")
+    replayed_bytes: int
+
+
+class QpView(Model):
+    """One queue pair of an attached job."""
+
+    qp: str = Field(description="JOB.NUMBER, as `linkpassctl migrate` takes it")
+    job: int
+    number: int = Field(description="the job's own queue pair number")
+    device: str
+    peer: str | None
+    address: str = Field(description="of the peer's port, as the job chose it")
+    remote_number: int
+    port: str | None = Field(description="our port that it uses now")
+    rail: str | None
+    home: str | None = Field(description="the rail that it belongs on")
+    state: str
+    protected: bool
+    why_not: str
+    spares: dict[str, str] = Field(description="rail -> ready, being made, stale, ...")
+    leads: bool
+    migrations: int
+    last_gap: float | None
+    replayed: int
+    replayed_bytes: int
+    executed: int = Field(description="requests that were found done already, and not repeated")
+
+
+class MigrateRequest(Model):
+    """Move queue pairs: one (JOB.NUMBER), or all that use a port."""
+
+    model_config = ConfigDict(extra="forbid")
+    what: str = Field(min_length=1, max_length=64)
+    to: str = Field(min_length=1, max_length=64, description="our port to move to")
+
+
+class MigrateAnswer(Model):
+    """What was ordered. The moves themselves take a few milliseconds; `qps` and events show them."""
+
+    what: str
+    to: str
+    ordered: int
+    refused: dict[str, str] = Field(description="queue pair -> why it stays")
+    text: str
 
 
 class Problem(Model):

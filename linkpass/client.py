@@ -6,12 +6,14 @@ Answers are the JSON as `linkpass.api` describes it. Errors are those of `linkpa
 there is no agent to talk to, RefusedError when it says no, NotFoundError for an unknown port.
 """
 
+import errno
 import http.client
 import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -39,7 +41,13 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
+        try:
+            self.sock.connect(self.path)
+        except OSError as e:
+            # In a job, LINKPASS_SOCKET names the jobs' socket (see `linkpass.run`); the control socket is beside it.
+            if e.errno != errno.EPROTOTYPE:
+                raise
+            self.sock.connect(str(Path(self.path).parent / Path(DEFAULT_SOCKET).name))
 
 
 class Client:
@@ -76,6 +84,20 @@ class Client:
     def undrain(self, port: str) -> dict[str, Any]:
         """Put it back into service."""
         return dict(json.loads(self.request("POST", port_target(port, "undrain"))))
+
+    def quiet(self, port: str) -> dict[str, Any]:
+        """Whether anything still uses a port."""
+        return dict(self.get(port_target(port, "quiet")))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return list(self.get("/v1/jobs"))
+
+    def qps(self, job: int | None = None) -> list[dict[str, Any]]:
+        return list(self.get("/v1/qps" + _query(job=job)))
+
+    def migrate(self, what: str, to: str) -> dict[str, Any]:
+        """Move a queue pair (JOB.NUMBER), or all that use a port, to another port."""
+        return dict(json.loads(self.request("POST", "/v1/migrate", {"what": what, "to": to})))
 
     def follow(self, since: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen, after those that came since number `since`. Never ends by itself: UnreachableError

@@ -167,19 +167,25 @@ class PathsSettings(Table):
     socket: AbsolutePath = Field(
         default=Path(RUN) / "agent.sock", description="control socket; default: <run>/agent.sock"
     )
+    jobs_socket: AbsolutePath = Field(
+        default=Path(RUN) / "jobs.sock", description="where jobs' shims attach; default: <run>/jobs.sock"
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _socket_in_run(cls, data: Any) -> Any:
-        run = data.get("run") if isinstance(data, dict) and "socket" not in data else None
+    def _sockets_in_run(cls, data: Any) -> Any:
+        run = data.get("run") if isinstance(data, dict) else None
         if isinstance(run, str | Path) and Path(run).is_absolute():
-            return {**data, "socket": f"{run}/agent.sock"}
+            return {"socket": f"{run}/agent.sock", "jobs_socket": f"{run}/jobs.sock", **data}
         return data
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(str(self.socket).encode()) > MAX_SOCKET_PATH:
-            raise _wrong(f"a Unix socket's path holds at most {MAX_SOCKET_PATH} bytes; give a shorter one", "socket")
+        for key, path in (("socket", self.socket), ("jobs_socket", self.jobs_socket)):
+            if len(str(path).encode()) > MAX_SOCKET_PATH:
+                raise _wrong(f"a Unix socket's path holds at most {MAX_SOCKET_PATH} bytes; give a shorter one", key)
+        if self.socket == self.jobs_socket:
+            raise _wrong("can't be the control socket as well; give each a path of its own", "jobs_socket")
         return self
 
 
@@ -282,6 +288,27 @@ class RoutesSettings(Table):
     on_stop: Literal["undo", "keep"] = "undo"
 
 
+class JobsSettings(Table):
+    """RDMA jobs under `linkpass run`."""
+
+    enabled: bool = Field(default=True, description="let jobs attach")
+    give_up: float = Field(
+        default=60.0, ge=0.001, le=3600, description="a migration that takes longer ends with the job's own error"
+    )
+    attempt: float = Field(default=1.0, ge=0.001, le=60, description="patience with a peer that doesn't answer")
+    spares: int = Field(default=2, ge=1, le=7, description="spare queue pairs for each connection, on other rails")
+    fail_back: bool = Field(default=True, description="move back when the port that the job chose is UP again")
+    fail_back_wait: Seconds = Field(default=2.0, description="from its being UP until the first one moves back")
+    fail_back_rate: float = Field(default=50.0, gt=0, le=1e6, description="connections a second that move back")
+    sessions: int = Field(default=256, ge=1, le=65536, description="attached processes of one user")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.attempt > self.give_up:
+            raise _wrong(f"should not be more than give_up ({self.give_up:g} s), got {self.attempt:g} s", "attempt")
+        return self
+
+
 class LogSettings(Table):
     """What goes to stderr."""
 
@@ -305,6 +332,7 @@ class Settings(Table):
     hold_down: HoldDownSettings = HoldDownSettings()
     see: SeeSettings = SeeSettings()
     routes: RoutesSettings = RoutesSettings()
+    jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

@@ -27,11 +27,16 @@ from linkpass.api import (
     DrainAnswer,
     DrainRequest,
     EventView,
+    JobView,
+    MigrateAnswer,
+    MigrateRequest,
     PathView,
     PeerView,
     PlanView,
     PortView,
     Problem,
+    QpView,
+    QuietView,
     StatusView,
 )
 from linkpass.clock import SystemClock
@@ -90,6 +95,20 @@ class Facade(Protocol):
         """NotFoundError for an unknown port, RefusedError when it isn't drained."""
         ...
 
+    def quiet(self, port: str) -> QuietView:
+        """NotFoundError for an unknown port."""
+        ...
+
+    def jobs(self) -> Sequence[JobView]: ...
+
+    def qps(self, job: int | None) -> Sequence[QpView]:
+        """NotFoundError for an unknown job."""
+        ...
+
+    def migrate(self, what: str, to: str, who: str) -> MigrateAnswer:
+        """NotFoundError for an unknown queue pair or port."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -145,6 +164,27 @@ OPERATIONS = (
         "undrain",
         DrainAnswer,
         errors=(400, 403, 404, 408, 409, 413),
+    ),
+    Operation(
+        "GET",
+        "/v1/ports/{port}/quiet",
+        "quiet",
+        "Whether anything still uses a port",
+        "quiet",
+        QuietView,
+        errors=(404,),
+    ),
+    Operation("GET", "/v1/jobs", "jobs", "RDMA jobs that are attached", "jobs", JobView, "list"),
+    Operation("GET", "/v1/qps", "qps", "Their queue pairs", "qps", QpView, "list", ("job",), errors=(400, 404)),
+    Operation(
+        "POST",
+        "/v1/migrate",
+        "migrate",
+        "Move queue pairs to another port",
+        "migrate",
+        MigrateAnswer,
+        body=MigrateRequest,
+        errors=(400, 403, 404, 408, 413),
     ),
     Operation("GET", "/openapi.json", "openapi", "This description", "openapi", None),
 )
@@ -251,6 +291,23 @@ class Api:
         who = self.allow(request)
         await self.body(request)  # nothing is in it, but a request that breaks off changes nothing
         return _json(self.facade.undrain(request.path_params["port"], who).model_dump_json())
+
+    async def quiet(self, request: Request) -> Response:
+        return _json(self.facade.quiet(request.path_params["port"]).model_dump_json())
+
+    async def jobs(self, request: Request) -> Response:
+        return _list(self.facade.jobs())
+
+    async def qps(self, request: Request) -> Response:
+        return _list(self.facade.qps(_number(request, "job", 0, MAX_SEQ)))
+
+    async def migrate(self, request: Request) -> Response:
+        who = self.allow(request)
+        try:
+            asked = MigrateRequest.model_validate_json(await self.body(request))
+        except ValidationError as e:
+            raise HTTPException(400, _first_problem(e)) from e
+        return _json(self.facade.migrate(asked.what, asked.to, who).model_dump_json())
 
     async def openapi(self, request: Request) -> Response:
         from linkpass_agent.api_doc import document  # rarely asked for

@@ -20,11 +20,15 @@ QUERY = {
         "description": "at most so many events: the first after `since`, or the newest",
         "schema": {"type": "integer", "minimum": 1, "maximum": MAX_EVENTS, "default": EVENTS},
     },
+    "job": {
+        "description": "only queue pairs of this job",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQ},
+    },
 }
 ERRORS = {
     400: "the request can't be understood",
     403: "the peer's uid may not change anything",
-    404: "no such port",
+    404: "no such port, job or queue pair",
     408: "the body did not come in time",
     409: "a guard refused",
     413: "the body is too large",

@@ -8,16 +8,22 @@ from linkpass import __version__
 from linkpass.api import (
     DrainAnswer,
     EventView,
+    JobView,
+    MigrateAnswer,
     PathView,
     PeerView,
     PlanView,
     PortView,
+    QpView,
+    QuietView,
     StatusView,
     StepView,
 )
 from linkpass.clock import Clock
+from linkpass.errors import NotFoundError
 from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
+from .jobs.views import JobsFacade
 from .judge.port import Port
 from .memory import Drained, Memory, State
 from .reactor import Reactor
@@ -51,7 +57,9 @@ class AgentFacade:
         contacts: Callable[[], Mapping[str, Contact]],
         dropped: Callable[[], Counter[str]],
         clock: Clock,
+        jobs: JobsFacade | None = None,
     ) -> None:
+        self._jobs = jobs or JobsFacade(None, clock)
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
         self._story, self._memory, self._state = story, memory, state
         self._contacts, self._dropped, self._clock = contacts, dropped, clock
@@ -122,15 +130,47 @@ class AgentFacade:
     def subscribe(self) -> Follower:
         return self._story.subscribe()
 
+    def jobs(self) -> list[JobView]:
+        return self._jobs.jobs()
+
+    def qps(self, job: int | None) -> list[QpView]:
+        return self._jobs.qps(job)
+
+    def migrate(self, what: str, to: str, who: str) -> MigrateAnswer:
+        return self._jobs.migrate(what, to, self._reactor.ports.__contains__, who)
+
+    def quiet(self, port: str) -> QuietView:
+        known = self._reactor.ports.get(port)
+        if known is None:
+            raise NotFoundError(f"no port {port!r} here; there are {', '.join(sorted(self._reactor.ports))}")
+        using = self._jobs.on_port(port)
+        stay = self._jobs.stay(using)
+        routes = sum(any(h.device == port for h in hops) for hops in self._current().values())
+        state = known.verdict.state
+        quiet = not using and not routes and known.drained is not None
+        if quiet:
+            text = f"{port} is drained and quiet: safe to pull"
+        elif known.drained is None:
+            text = f"{port} isn't drained: not safe to pull"
+        else:
+            rest = [f"{len(using)} queue pairs"] * bool(using) + [f"{routes} routes"] * bool(routes)
+            text = f"{port} is still used by {' and '.join(rest)}: not safe to pull"
+        return QuietView(
+            port=port, state=state.value, quiet=quiet, queue_pairs=len(using), stay=stay, routes=routes, text=text
+        )
+
     def drain(self, port: str, reason: str, dry_run: bool, who: str) -> DrainAnswer:
         # On disk before it is done and acknowledged: a drain that was promised survives whatever comes.
         plan = self._reactor.drain(port, reason, dry_run=True)
+        using = len(self._jobs.on_port(port))
         if dry_run:
-            return DrainAnswer(port=port, done=False, text=f"{port} would be drained", plan=_plan_view(plan))
+            text = f"{port} would be drained" + (f"; {using} queue pairs would move" if using else "")
+            return DrainAnswer(port=port, done=False, text=text, plan=_plan_view(plan), queue_pairs=using)
         self._state.drains[port] = Drained(reason, who, self._clock.wall())
         self._memory.save(self._state)
         self._reactor.drain(port, reason, dry_run=False)
-        return DrainAnswer(port=port, done=True, text=f"{port} is drained", plan=_plan_view(plan))
+        text = f"{port} is drained" + (f"; {using} queue pairs are moving" if using else "")
+        return DrainAnswer(port=port, done=True, text=text, plan=_plan_view(plan), queue_pairs=using)
 
     def undrain(self, port: str, who: str) -> DrainAnswer:
         plan = self._reactor.undrain(port, dry_run=True)

@@ -48,6 +48,18 @@ class Actuator(Protocol):
     def lost_device(self, device: str) -> None: ...
 
 
+class Watcher(Protocol):
+    """Who else must act on verdicts at once; `jobs.desk.Desk` is one."""
+
+    def ports_moved(self) -> None:
+        """A port of ours has another state."""
+        ...
+
+    def moved(self, hosts: Iterable[str]) -> None:
+        """The ways to these hosts were judged anew."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who we are: host name, this start's incarnation, our rail-independent addresses, port -> rail."""
@@ -73,6 +85,7 @@ class Reactor:
         clock: Clock,
         drains: Mapping[str, str],
     ) -> None:
+        self.watcher: Watcher | None = None
         self._me, self._rule, self._probing = identity, hold_down, probing
         self._publish, self._targets, self._actuator = publish, targets, actuator
         self._events, self._clock = events, clock
@@ -219,14 +232,19 @@ class Reactor:
             new.since,
         )
         self._dirty |= set(self.peers)
+        if self.watcher:
+            self.watcher.ports_moved()
 
     def _settle(self) -> None:
-        """Share what changed of us first (others wait for it), then plan and act for the peers concerned."""
+        """Share what changed of us first (others wait for it), then jobs, then routes of the peers concerned."""
         self._share()
         dirty, self._dirty = self._dirty, set()
         self._retry -= dirty
         for host in sorted(dirty):
             self._judge_paths(host)
+        if self.watcher and dirty:
+            self.watcher.moved(sorted(dirty))
+        for host in sorted(dirty):
             self._act(host)
 
     def _share(self) -> None:

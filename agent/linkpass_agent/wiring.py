@@ -2,6 +2,10 @@
 
 see.netlink ─┐                        ┌─> gossip (UDP) ──> peers
 see.carrier ─┼─> Reactor ─────────────┼─> act.RouteActuator ──> kernel
+             │      │                 │
+             │      └─> jobs.Desk <───┴── letters (gossip) ──> peers' desks
+             │            └─ jobs.Sessions, jobs.Page ──> shims of running jobs
+             │
 sweep ───────┤   judge/decide inside  ├─> EventLog ──> Story ──> api ──> linkpassctl
 see.prober <─┴── peers' records <─────┴── gossip (UDP)
 """
@@ -31,6 +35,8 @@ from linkpass_topology.gossip import (
     Outrun,
     PeerSilent,
     PeerUp,
+    Relayed,
+    RelayReset,
     keyring,
 )
 
@@ -43,6 +49,9 @@ from .api import serve
 from .api_socket import claim
 from .events import EventLog
 from .facade import AgentFacade, Contact
+from .jobs import locality
+from .jobs.views import JobsFacade
+from .jobs.wired import Jobs
 from .judge.holddown import HoldDownRule
 from .judge.probe import ProbeRule
 from .judge.probing import Probing
@@ -179,9 +188,15 @@ class Agent:
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
         self.links = LinkEvents(rails, self.reactor.observe, self._look_soon, self.clock)
         self.rdma = RdmaWatch(rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports})
+        self.jobs = Jobs(
+            settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._jobs_talk_to_others,
+            self.events, self.clock, {p: locality.read(p) for p in rails},
+        ) if settings.jobs.enabled else None  # fmt: skip
+        if self.jobs:
+            self.reactor.watcher = self.jobs.desk
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
-            self._contacts, self._dropped, self.clock,
+            self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}
@@ -191,6 +206,8 @@ class Agent:
 
     def _publish(self, record: HostRecord) -> None:
         self.gossip.publish(record)
+        if self.jobs:
+            self.jobs.desk.learned(record)
         self._listen()
 
     def _listen(self) -> None:
@@ -203,13 +220,23 @@ class Agent:
     def _gossiped(self, output: Output) -> None:
         match output:
             case Learned(record=record):
+                if self.jobs:
+                    self.jobs.desk.learned(record)
                 self.reactor.learned(record)
+            case Relayed(host=host, payload=payload):
+                if self.jobs:
+                    self.jobs.desk.letter(host, payload)
+            case RelayReset(host=host):
+                if self.jobs:
+                    self.jobs.desk.reset(host)
             case Outrun(incarnation=incarnation):
                 self.reactor.outrank(incarnation)
                 self.state.incarnation = self.reactor.record.incarnation
                 self.memory.save(self.state)
             case PeerUp(host=host):
                 self.events.add(EventKind.AGENT, host, "its agent is connected")
+                if self.jobs:
+                    self.jobs.desk.reached(host)
             case PeerSilent(host=host):
                 self.events.add(EventKind.AGENT, host, "its agent is silent; its routes stay as they are")
 
@@ -223,12 +250,17 @@ class Agent:
         if "*" in always:
             return frozenset(self._targets)
         talking = remote_addresses()
-        peers = set(always)
+        peers = set(always) | (self.jobs.desk.registry.peers() if self.jobs else set())
         for host, record in self.reactor.peers.items():
             rails = (a for p in record.ports for a in p.addresses)
             if not talking.isdisjoint((*record.addresses, *rails)):
                 peers.add(host)
         return frozenset(p for p in self._targets if p.peer in peers)
+
+    def _jobs_talk_to_others(self) -> None:
+        """Jobs' peers are probed at the fast period from their first connection on."""
+        if self._paths_in_use() != self._in_use:
+            self._set_targets(self._targets)
 
     def _look_soon(self) -> None:
         self._look.set()
@@ -241,7 +273,8 @@ class Agent:
         return {p.host or str(at): Contact(str(at), p.state, p.heard) for at, p in known}
 
     def _dropped(self) -> Counter[str]:
-        return Counter({str(k): n for k, n in self.gossip.core.dropped.items()}) + self.prober.dropped
+        found = Counter({str(k): n for k, n in self.gossip.core.dropped.items()}) + self.prober.dropped
+        return found + self.gossip.core.relay.dropped + (self.jobs.dropped if self.jobs else Counter())
 
     def _remember(self, complaint: str) -> None:
         if complaint:
@@ -301,6 +334,8 @@ class Agent:
             await self.gossip.open(self.settings.share.listen)
         except OSError as e:
             raise LinkPassError(f"can't listen at {e.strerror}; see share.listen") from e
+        if self.jobs:
+            self.jobs.open()
         self.events.add(
             EventKind.AGENT,
             self.settings.host,
@@ -316,6 +351,8 @@ class Agent:
                 tasks.create_task(self.sweeps()),
                 tasks.create_task(self.ticks()),
             ]
+            if self.jobs:
+                running.append(tasks.create_task(self.jobs.beats()))
             _ready()
             await stop.wait()
             for task in running:
@@ -323,6 +360,8 @@ class Agent:
 
     def close(self) -> None:
         """Stop all parts and leave the host as it was, or as its only usable routes need it."""
+        if self.jobs:
+            self.jobs.close()
         self.prober.close()
         self.gossip.close()
         self.files.close()

@@ -11,7 +11,21 @@ from collections.abc import Sequence
 
 from linkpass import __version__
 from linkpass.client import DEFAULT_SOCKET, BadRequestError, Client
-from linkpass.ctl import completion, drain, events, paths, peers, plan, ports, show, status, undrain
+from linkpass.ctl import (
+    completion,
+    drain,
+    events,
+    jobs,
+    migrate,
+    paths,
+    peers,
+    plan,
+    ports,
+    qps,
+    show,
+    status,
+    undrain,
+)
 from linkpass.ctl.verb import FAILED, UNREACHABLE, USAGE, Context, Verb
 from linkpass.errors import LinkPassError, UnreachableError
 
@@ -22,6 +36,9 @@ VERBS: tuple[Verb, ...] = (
     peers.VERB,
     events.VERB,
     plan.VERB,
+    jobs.VERB,
+    qps.VERB,
+    migrate.VERB,
     drain.VERB,
     undrain.VERB,
     completion.VERB,

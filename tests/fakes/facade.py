@@ -3,7 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from linkpass.api import DrainAnswer, EventView, PathView, PeerView, PlanView, PortView, StatusView, StepView
+from linkpass.api import (
+    DrainAnswer,
+    EventView,
+    JobView,
+    MigrateAnswer,
+    PathView,
+    PeerView,
+    PlanView,
+    PortView,
+    QpView,
+    QuietView,
+    StatusView,
+    StepView,
+)
 from linkpass.errors import NotFoundError, RefusedError
 from linkpass_agent.story import Follower, Story
 
@@ -39,6 +52,10 @@ class FakeFacade:
     story: Story = field(default_factory=Story)
     port_views: list[PortView] = field(default_factory=lambda: [port(), port("a-rail1", "rail1")])
     plan_view: PlanView = field(default_factory=lambda: PlanView(steps=[], refused=[]))
+    job_views: list[JobView] = field(default_factory=list)
+    qp_views: list[QpView] = field(default_factory=list)
+    busy: list[int] = field(default_factory=list)  # queue pairs on any port, one look after the other; then none
+    stay: dict[str, str] = field(default_factory=dict)  # queue pairs that can't move
 
     def status(self) -> StatusView:
         return StatusView(
@@ -120,6 +137,31 @@ class FakeFacade:
         self._known(port)
         self.changes.append(("undrain", port, who))
         return DrainAnswer(port=port, done=True, text=f"{port} is back", plan=PlanView(steps=[], refused=[]))
+
+    def quiet(self, port: str) -> QuietView:
+        self._known(port)
+        count = self.busy.pop(0) if self.busy else 0
+        text = f"{port} is still used by {count} queue pairs: not safe to pull" if count else f"{port}: safe to pull"
+        stay = [f"{qp}: {why}" for qp, why in self.stay.items()] if count else []
+        return QuietView(
+            port=port, state="drained", quiet=not count, queue_pairs=count, stay=stay, routes=0, text=text
+        )
+
+    def jobs(self) -> Sequence[JobView]:
+        return self.job_views
+
+    def qps(self, job: int | None) -> Sequence[QpView]:
+        if job is not None and job not in [j.job for j in self.job_views]:
+            raise NotFoundError(f"no job {job} here")
+        return [q for q in self.qp_views if job in (None, q.job)]
+
+    def migrate(self, what: str, to: str, who: str) -> MigrateAnswer:
+        self._known(to)
+        self.changes.append(("migrate", what, to, who))
+        count = 1 - (what in self.stay)
+        return MigrateAnswer(
+            what=what, to=to, ordered=count, refused=self.stay, text=f"ordered {count} of 1 queue pairs to {to}"
+        )
 
     def _known(self, port: str) -> None:
         if port not in [p.name for p in self.port_views]:

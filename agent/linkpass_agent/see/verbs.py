@@ -43,6 +43,10 @@ WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 GID_TYPES = {0: "IB", 1: "RoCEv1", 2: "RoCEv2"}  # enum ibv_gid_type
 
+# A GID table is read when an event says that it changed, and beside that only every so many sweeps: it has up to
+# 1,024 entries, and kernels before 5.10 give them one file at a time.
+GID_SWEEPS = 10
+
 Emit = Callable[[list[Observation]], None]
 
 
@@ -72,13 +76,16 @@ class RdmaWatch:
         self._choice = choice or {}
         self._devices: dict[str, _Device] = {}
         self._behind: dict[str, RdmaPort] = {}
+        self._sweeps = 0
         self._loop = asyncio.get_running_loop()
 
     def refresh(self) -> list[Observation]:
         """All that can be seen now of the RDMA ports. Ports without an RDMA device give nothing."""
         seen: list[Observation] = []
+        full = self._sweeps % GID_SWEEPS == 0
+        self._sweeps += 1
         for port in self._ports:
-            rdma = self._find(port)
+            rdma = self._find(port, full)
             if rdma is None:
                 if self._behind.pop(port, None):
                     seen.append(
@@ -86,10 +93,15 @@ class RdmaWatch:
                     )
                 continue
             self._behind[port] = rdma
-            seen += self._read(port, rdma, "verbs")
+            seen += self._read(port, rdma, gids=full)
         for name in set(self._devices) - {r.device for r in self._behind.values()}:
             self._devices.pop(name).close()
         return seen
+
+    @property
+    def behind(self) -> Mapping[str, RdmaPort]:
+        """The RDMA port behind each of our ports that has one now."""
+        return self._behind
 
     def close(self) -> None:
         """Stop listening."""
@@ -97,26 +109,28 @@ class RdmaWatch:
             device.close()
         self._devices.clear()
 
-    def _find(self, port: str) -> RdmaPort | None:
+    def _find(self, port: str, full: bool) -> RdmaPort | None:
         chosen = self._choice.get(port, "auto")
-        if chosen == "none":
-            return None
-        return behind(port) if chosen == "auto" else RdmaPort(chosen, 1)
+        if chosen != "auto":
+            return None if chosen == "none" else RdmaPort(chosen, 1)
+        known = self._behind.get(port)
+        return known if known and known.device in self._devices and not full else behind(port)
 
-    def _read(self, port: str, rdma: RdmaPort, source: str) -> list[Observation]:
+    def _read(self, port: str, rdma: RdmaPort, *, gids: bool) -> list[Observation]:
         now = self._clock.now()
         try:
             device = self._devices.get(rdma.device)
             if device is None:
                 device = self._devices[rdma.device] = _Device(rdma.device, self._event)
                 facts: dict[Signal, Value | None] = {Signal.RDMA_FATAL: False}
+                gids = True
             else:
                 facts = {}
-            facts |= device.read(rdma.number)
+            facts |= device.read(rdma.number, gids)
         except Exception as e:  # pyverbs raises errors of its own
             self._drop(rdma.device)
-            return [Observation(now, source, port, Signal.RDMA, None, f"{rdma.device}: {e}")]
-        return [Observation(now, source, port, signal, value) for signal, value in facts.items()]
+            return [Observation(now, "verbs", port, Signal.RDMA, None, f"{rdma.device}: {e}")]
+        return [Observation(now, "verbs", port, signal, value) for signal, value in facts.items()]
 
     def _drop(self, name: str) -> None:
         device = self._devices.pop(name, None)
@@ -142,7 +156,7 @@ class RdmaWatch:
                 if kind in (PORT_ERR, PORT_ACTIVE):
                     state = "down" if kind == PORT_ERR else "active"
                     seen.append(Observation(at, "verbs", port, Signal.RDMA, state, PORT_EVENTS[kind]))
-                seen += self._read(port, rdma, "verbs")
+                seen += self._read(port, rdma, gids=True)
         if kind == DEVICE_FATAL:
             self._drop(device.name)  # what is open of it is dead; the next sweep opens it anew
         if seen:
@@ -159,21 +173,24 @@ class _Device:
         self._closed = False
         threading.Thread(target=self._listen, name=f"verbs-{name}", daemon=True).start()
 
-    def read(self, number: int) -> dict[Signal, Value | None]:
-        """The port's attributes and GIDs now."""
+    def read(self, number: int, gids: bool) -> dict[Signal, Value | None]:
+        """The port's attributes now, and its GIDs if asked for."""
         attr = self._context.query_port(number)
         lanes, speed = WIDTHS.get(attr.active_width), SPEEDS.get(attr.active_speed)
-        return {
+        facts: dict[Signal, Value | None] = {
             Signal.RDMA: STATES.get(attr.state, "unknown"),
             Signal.RDMA_PHYS: PHYS.get(attr.phys_state, "unknown"),
             Signal.RDMA_RATE: lanes * speed if lanes and speed else None,
             Signal.RDMA_MTU: MTUS.get(attr.active_mtu),
-            Signal.GIDS: tuple(
-                f"{e.gid_index} {GID_TYPES.get(e.gid_type, e.gid_type)} {e.gid}"
-                for e in sorted(self._context.query_gid_table(attr.gid_tbl_len), key=_gid_index)
-                if e.port_num == number
-            ),
         }
+        if gids:
+            table = self._context.query_gid_table(attr.gid_tbl_len)
+            facts[Signal.GIDS] = tuple(
+                f"{e.gid_index} {GID_TYPES.get(e.gid_type, e.gid_type)} {e.gid}"
+                for e in sorted(table, key=_gid_index)
+                if e.port_num == number
+            )
+        return facts
 
     def close(self) -> None:
         """Let go. The thread ends with the next event; the kernel sends one when the device goes."""

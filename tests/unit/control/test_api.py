@@ -268,6 +268,10 @@ async def test_description_is_valid_openapi_and_covers_the_routes(settings: Sett
         ("GET", "/v1/events/follow"),
         ("POST", "/v1/ports/{port}/drain"),
         ("POST", "/v1/ports/{port}/undrain"),
+        ("GET", "/v1/ports/{port}/quiet"),
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/qps"),
+        ("POST", "/v1/migrate"),
         ("GET", "/openapi.json"),
     }
     drain = document["paths"]["/v1/ports/{port}/drain"]["post"]

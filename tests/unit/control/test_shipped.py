@@ -74,7 +74,10 @@ def test_handbook_has_every_key_with_its_default() -> None:
             rows[key] = cells[1].strip("`")
     expected = leaves(Settings)
     assert set(rows) == set(expected)
-    in_words = {"host": "the hostname", "paths.socket": "<run>/agent.sock", "control.group": "none", "fabric": "none"}
+    in_words = {
+        "host": "the hostname", "paths.socket": "<run>/agent.sock", "paths.jobs_socket": "<run>/jobs.sock",
+        "control.group": "none", "fabric": "none",
+    }  # fmt: skip
     for key, default in expected.items():
         if key in in_words:
             assert rows[key] == in_words[key]

@@ -1,0 +1,1 @@
+"""Running RDMA jobs: sessions with their shims, spare queue pairs, letters to peers' agents, orders to migrate."""
