@@ -20,6 +20,7 @@ from linkpass.errors import LinkPassError
 from linkpass_lab.lab import Lab, LabError
 
 READY = 20.0  # s until an agent must answer; Python's start takes 0.5 s here, several times that on a busy machine
+READY_GUEST = 120.0  # s, the same under emulation, where a start takes some ten times as long
 STOP = 5.0  # s from SIGTERM until the agent must have ended
 SHARE_PORT = 7471
 PROBE_PORT = 7472
@@ -66,7 +67,7 @@ class Agents:
         return self.lab.folder / host
 
     def socket(self, host: str) -> Path:
-        return self.folder(host) / "agent.sock"
+        return self.lab.local(host) / "agent.sock"
 
     def log(self, host: str) -> Path:
         return self.folder(host) / "agent.log"
@@ -81,8 +82,8 @@ class Agents:
         own: dict[str, Any] = {
             "host": name,
             "paths": {
-                "run": str(self.folder(name)),
-                "state": str(self.folder(name) / "state"),
+                "run": str(self.lab.local(name)),
+                "state": str(self.lab.local(name) / "state"),
                 "socket": str(self.socket(name)),
             },
             "port": [{"name": self.lab.port(name, rail), "rail": rail} for rail in fabric.rails],
@@ -128,7 +129,8 @@ class Agents:
 
     def wait(self, host: str) -> None:
         """Until the agent answers; LabError with its last words if it doesn't."""
-        deadline = time.monotonic() + READY
+        patience = READY_GUEST if self.lab.kind == "guests" else READY
+        deadline = time.monotonic() + patience
         process = self._running[host]
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -137,7 +139,7 @@ class Agents:
                 self.ask(host, "status")
                 return
             time.sleep(0.02)
-        raise LabError(f"the agent of {host} did not answer within {READY:g} s: {self.last_words(host)}")
+        raise LabError(f"the agent of {host} did not answer within {patience:g} s: {self.last_words(host)}")
 
     def wait_until_connected(self, seconds: float = 20.0) -> None:
         """Until every agent hears every peer and uses every path; LabError with what is missing."""

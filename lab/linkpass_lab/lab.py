@@ -68,6 +68,10 @@ class Lab(Protocol):
         """The name of the host's interface on that rail."""
         ...
 
+    def local(self, host: str) -> Path:
+        """A folder of the host's own, where sockets can be made (a guest can't have them in the shared folder)."""
+        ...
+
     def close(self) -> None:
         """Take everything away. May be repeated."""
         ...

@@ -84,6 +84,9 @@ class NamespaceLab:
             raise LabError(f"lab {ledger.folder.name} is not up any more; `linkpass-lab down {ledger.folder.name}`")
         return cls(load(ledger.folder / FABRIC_FILE), ledger, {name: int(m.data["pid"]) for name, m in nodes.items()})
 
+    def local(self, host: str) -> Path:
+        return self.folder / host
+
     def close(self) -> None:
         for links in self._links.values():
             links.close()  # an open socket would keep the namespace

@@ -1,18 +1,21 @@
 """RDMA ports as observations: asynchronous events, port attributes, GID tables (pyverbs).
 
 pyverbs is imported here and nowhere else, and only when a port has an RDMA device: it is large and configures the
-root logger. Its event object doesn't tell which port an event is about, so events are read from libibverbs itself
-with ctypes; each event is keyed by its own port number, and the port is read anew (the event says that something
-moved, the attributes say what is).
+root logger. Its event object doesn't tell which port an event is about, so events are read from the device's own
+event file, as libibverbs does; each event is keyed by its own port number, and the port is read anew (the event says
+that something moved, the attributes say what is).
 
 Sources: ibv_get_async_event(3), ibv_query_port(3), ibv_query_gid_table(3); numbers from infiniband/verbs.h.
 """
 
 import asyncio
-import ctypes
 import logging
-import threading
+import os
+import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Any
 
 from linkpass.clock import Clock
@@ -46,25 +49,19 @@ GID_TYPES = {0: "IB", 1: "RoCEv1", 2: "RoCEv2"}  # enum ibv_gid_type
 # A GID table is read when an event says that it changed, and beside that only every so many sweeps: it has up to
 # 1,024 entries, and kernels before 5.10 give them one file at a time.
 GID_SWEEPS = 10
+# struct ib_uverbs_async_event_desc (include/uapi/rdma/ib_user_verbs.h): element, event_type, reserved. For events of
+# a port the element is its number.
+EVENT = struct.Struct("=QII")
+EVENT_FILE = "anon_inode:[infinibandevent]"  # drivers/infiniband/core/uverbs_std_types_async_fd.c
 
 Emit = Callable[[list[Observation]], None]
-
-
-class _Element(ctypes.Union):
-    _fields_ = (("pointer", ctypes.c_void_p), ("port_num", ctypes.c_int))
-
-
-class _AsyncEvent(ctypes.Structure):
-    """struct ibv_async_event."""
-
-    _fields_ = (("element", _Element), ("event_type", ctypes.c_int))
 
 
 class RdmaWatch:
     """Watches the RDMA ports behind our net devices.
 
-    `refresh` looks for devices that came or went and reads every port; call it with each sweep. Events arrive from a
-    thread for each device and are handed to `emit` on the loop.
+    `refresh` looks for devices that came or went and reads every port; call it with each sweep. What events tell is
+    handed to `emit` as they come.
     """
 
     def __init__(
@@ -121,7 +118,7 @@ class RdmaWatch:
         try:
             device = self._devices.get(rdma.device)
             if device is None:
-                device = self._devices[rdma.device] = _Device(rdma.device, self._event)
+                device = self._devices[rdma.device] = _Device(rdma.device, self._event, self._loop)
                 facts: dict[Signal, Value | None] = {Signal.RDMA_FATAL: False}
                 gids = True
             else:
@@ -138,13 +135,7 @@ class RdmaWatch:
             device.close()
 
     def _event(self, device: "_Device", kind: int, number: int) -> None:
-        """Called in the device's thread."""
         at = self._clock.now()
-        self._loop.call_soon_threadsafe(self._take, device, kind, number, at)
-
-    def _take(self, device: "_Device", kind: int, number: int, at: float) -> None:
-        if self._devices.get(device.name) is not device:
-            return
         seen: list[Observation] = []
         for port, rdma in self._behind.items():
             if rdma.device != device.name:
@@ -164,14 +155,19 @@ class RdmaWatch:
 
 
 class _Device:
-    """An open RDMA device and the thread that waits for its events."""
+    """An open RDMA device and its event file."""
 
-    def __init__(self, name: str, event: Callable[["_Device", int, int], None]) -> None:
+    def __init__(
+        self, name: str, event: Callable[["_Device", int, int], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.name = name
+        self._event, self._loop = event, loop
+        before = _event_files()
         self._context = _pyverbs().Context(name=name)
-        self._event = event
-        self._closed = False
-        threading.Thread(target=self._listen, name=f"verbs-{name}", daemon=True).start()
+        self._files = sorted(_event_files() - before)
+        for fd in self._files:
+            os.set_blocking(fd, False)
+            loop.add_reader(fd, self._readable, fd)
 
     def read(self, number: int, gids: bool) -> dict[Signal, Value | None]:
         """The port's attributes now, and its GIDs if asked for."""
@@ -186,27 +182,48 @@ class _Device:
         if gids:
             table = self._context.query_gid_table(attr.gid_tbl_len)
             facts[Signal.GIDS] = tuple(
-                f"{e.gid_index} {GID_TYPES.get(e.gid_type, e.gid_type)} {e.gid}"
+                f"{e.gid_index} {GID_TYPES.get(e.gid_type, e.gid_type)} {gid_text(e.gid_str())}"
                 for e in sorted(table, key=_gid_index)
                 if e.port_num == number
             )
         return facts
 
     def close(self) -> None:
-        """Let go. The thread ends with the next event; the kernel sends one when the device goes."""
-        self._closed = True
+        """Let go of the device."""
+        for fd in self._files:
+            self._loop.remove_reader(fd)
+        self._files = []
+        self._context.close()
 
-    def _listen(self) -> None:
-        verbs = ctypes.CDLL("libibverbs.so.1", use_errno=True)
-        verbs.ibv_get_async_event.argtypes = (ctypes.c_void_p, ctypes.POINTER(_AsyncEvent))
-        verbs.ibv_ack_async_event.argtypes = (ctypes.POINTER(_AsyncEvent),)
-        event = _AsyncEvent()
-        while not self._closed:
-            if verbs.ibv_get_async_event(self._context.context, ctypes.byref(event)):
-                return
-            kind, number = event.event_type, event.element.port_num
-            verbs.ibv_ack_async_event(ctypes.byref(event))
-            self._event(self, kind, number)
+    def _readable(self, fd: int) -> None:
+        try:
+            data = os.read(fd, EVENT.size)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            log.warning("%s: no more events: %s", self.name, e.strerror)
+            data = b""
+        if len(data) < EVENT.size:  # the device is gone; the next sweep will see
+            self._loop.remove_reader(fd)
+            self._files.remove(fd)
+            return
+        element, kind, _ = EVENT.unpack(data)
+        self._event(self, kind, element)
+
+
+def _event_files() -> set[int]:
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError, ValueError):
+            if str(entry.readlink()) == EVENT_FILE:
+                found.add(int(entry.name))
+    return found
+
+
+def gid_text(gid: str) -> str:
+    """A GID as ibv_devinfo writes it: shortened, an IPv4 address with dots."""
+    address = IPv6Address(gid)
+    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
 
 
 def _gid_index(entry: Any) -> int:

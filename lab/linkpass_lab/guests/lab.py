@@ -30,7 +30,7 @@ HOME = {"HOME": "/root", "LANG": "C.UTF-8"}
 PACKAGES = ":".join(str(TREE / p) for p in ("", "agent", "topology", "lab"))
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BIN = "bin"  # in the run folder
-AGENT_SOCKET = "agent.sock"  # in the host's own folder, as `agents` places it
+LOCAL = Path("/run/linkpass")  # in each guest
 
 
 class GuestLab:
@@ -153,7 +153,7 @@ class GuestLab:
         """What programs in a guest find: the lab's mark, the project's packages, this Python's tools first."""
         path = f"{self.folder}/{BIN}:{Path(sys.executable).parent}:{SYSTEM_PATH}"
         own = {RUN_VARIABLE: str(self.folder), "PATH": path, "PYTHONPATH": PACKAGES}
-        return {**HOME, **own, "LINKPASS_SOCKET": str(self.folder / host / AGENT_SOCKET), **(more or {})}
+        return {**HOME, **own, "LINKPASS_SOCKET": str(LOCAL / "agent.sock"), **(more or {})}
 
     def _stand_in(
         self, host: str, argv: Sequence[str], env: Mapping[str, str] | None, *options: str
@@ -206,6 +206,9 @@ class GuestLab:
             said = (done.stderr or done.stdout).strip()[-600:]
             raise LabError(f"{host}: {' '.join(argv)}: exit {done.returncode}: {said}")
         return done
+
+    def local(self, host: str) -> Path:
+        return LOCAL
 
     def close(self) -> None:
         if self._life is not None:

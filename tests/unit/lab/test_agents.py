@@ -27,6 +27,9 @@ class FakeLab:
     def port(self, host: str, rail: str) -> str:
         return f"{host}-{rail}"
 
+    def local(self, host: str) -> Path:
+        return self.folder / host
+
     def run(self, host: str, argv: list[str], **_: Any) -> Any:
         return SimpleNamespace(stdout=self.said, stderr="oh", returncode=self.code)
 
