@@ -398,6 +398,12 @@ uint32_t lp_conn_spare_usable(struct lp_conn *conn, uint32_t spare, const struct
     if (spare >= LP_SPARES || (spare == conn->mig.spare && !lp_mig_is_fenced(&conn->mig))) {
         return 0; /* in use: a spare is made anew only after its epoch was fenced */
     }
+    if (path->mtu == 0) {
+        return 0;
+    }
+    if (conn->mig.pending != 0 && conn->mig.pending_spare == spare) {
+        conn->mig.pending = 0; /* that offer was for the pair before this one */
+    }
     conn->spares[spare] = *path;
     conn->spares[spare].usable = true;
     conn->peer_untrusted = path->peer_untrusted;
@@ -490,6 +496,9 @@ uint32_t lp_conn_mail(struct lp_conn *conn, uint32_t spare, const struct lp_mail
     }
     if (mig->state == LP_FAILED) {
         return LP_DO_TELL_ABORT;
+    }
+    if (!conn->spares[spare].usable && !LP_MUTANT(LP_M_OLD_OFFER)) {
+        return 0; /* used up already, or gone: the leader will find out */
     }
     if ((mail->epoch <= mig->epoch || mail->epoch <= mig->pending) && !LP_MUTANT(LP_M_OLD_OFFER)) {
         return 0; /* late or repeated: a newer one was seen */

@@ -136,7 +136,7 @@ static inline bool lp_send_must_signal(const struct lp_send_entry *entry) {
     return (entry->flags & LP_SEND_SIGNALED) || entry->replays != 0;
 }
 uint32_t lp_send_ring_count(const struct lp_send_ring *ring); /* recorded and not popped */
-bool lp_send_ring_has_posted(struct lp_send_ring *ring); /* posted and not known complete */
+bool lp_send_ring_has_posted(struct lp_send_ring *ring);      /* posted and not known complete */
 
 /* Settles all POSTED entries against the peer's mark of this epoch. Nothing changes unless the answer is
  * FINE; then executed ones are DONE, the others HELD, and `next` is the oldest to replay. `*executed` counts.

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = sorted((ROOT / "tests/native/core/seeds").glob("*.seed"))
-TARGETS = ("test_watermark", "test_ring", "test_migrate", "explore", "explore_mutants")
+UNITS = ("test_watermark", "test_ring", "test_migrate", "test_fuzz", "test_threads")
 
 
 def run(*command: str | Path, timeout: float = 900) -> str:
@@ -20,40 +20,48 @@ def run(*command: str | Path, timeout: float = 900) -> str:
     return done.stdout
 
 
-def build(folder: str, *options: str) -> Path:
+def build(folder: str, targets: tuple[str, ...], *options: str) -> Path:
     """Configures and builds the core's programs under build/native; returns where they lie."""
     where = ROOT / "build" / "native" / folder
     run("cmake", "-S", ROOT / "linkpass/shim", "-B", where, "-DLINKPASS_TESTS=ON", *options)
-    run("cmake", "--build", where, "--parallel", str(os.cpu_count() or 1), "--target", *TARGETS)
+    run("cmake", "--build", where, "--parallel", str(os.cpu_count() or 1), "--target", *targets)
     return where / "core"
 
 
 @pytest.fixture(scope="session")
 def fast() -> Path:
     # Assertions stay on: an impossible step of the state machine must abort, not fail closed.
-    return build("core-fast", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O2")
+    return build("core-fast", ("explore", "explore_mutants"), "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O2")
 
 
 @pytest.fixture(scope="session")
 def checked() -> Path:
-    return build("core-asan", "-DCMAKE_BUILD_TYPE=Debug", "-DLINKPASS_ASAN=ON", "-DCMAKE_C_FLAGS=-O1")
+    return build(
+        "core-asan", (*UNITS, "explore"), "-DCMAKE_BUILD_TYPE=Debug", "-DLINKPASS_ASAN=ON", "-DCMAKE_C_FLAGS=-O1"
+    )
 
 
 @pytest.fixture(scope="session")
 def release() -> Path:
-    return build("core-release", "-DCMAKE_BUILD_TYPE=Release")
+    return build("core-release", UNITS, "-DCMAKE_BUILD_TYPE=Release")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("program", ["test_watermark", "test_ring", "test_migrate"])
+@pytest.mark.parametrize("program", UNITS)
 def test_core_unit_program_passes_under_sanitizers(checked: Path, program: str) -> None:
     assert ", 0 failed" in run(checked / program)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("program", ["test_watermark", "test_ring", "test_migrate"])
+@pytest.mark.parametrize("program", UNITS)
 def test_core_unit_program_passes_as_released(release: Path, program: str) -> None:
     assert ", 0 failed" in run(release / program)
+
+
+@pytest.mark.timeout(600)
+def test_rings_have_no_data_race_between_poster_and_poller() -> None:
+    folder = build("core-tsan", ("test_threads",), "-DCMAKE_BUILD_TYPE=Debug", "-DLINKPASS_TSAN=ON")
+    assert ", 0 failed" in run(folder / "test_threads")
 
 
 @pytest.mark.timeout(600)
