@@ -1,0 +1,180 @@
+/*
+ * The doers: what carries out the core's actions (conn.h) on real verbs objects, for every protected queue
+ * pair.
+ *
+ *   lane     one queue pair of the job, its rings and its halves
+ *   half     one real queue pair of a lane: the job's own, or a spare on another NIC
+ *   queue    a completion queue of the job (deliver.h): shows completions of all halves
+ *   source   a completion queue of a spare NIC that feeds one of the job's
+ *   domain   a protection domain of the job and its memory regions (keys.h)
+ *   reserve  the same on a spare NIC, with the key table that peers read
+ *
+ * Threads: the job's own, and one of this library (the keeper), which does everything that isn't a post or a
+ * poll.  Locks, in the order of taking:
+ *
+ *   lp_engine.lock   the set of lanes, halves, sources; the keeper holds it while it works
+ *   queue->poll_lock taking completions from the real queues of one CQ
+ *   lane->lock       one lane: posts, the core, its halves
+ *   leaves:          queue->ready_lock, bell->lock, domain->lock
+ *
+ * A post takes lane->lock only, a poll poll_lock and then the lane of each completion.
+ */
+#ifndef LP_ENGINE_H
+#define LP_ENGINE_H
+
+#include <pthread.h>
+
+#include "attach.h"
+#include "conn.h"
+
+/* What a work request of this library's is: the upper half of its wr_id.  The lower half is the token. */
+enum lp_kind {
+    LP_KIND_SEND = 1,
+    LP_KIND_RECV,
+    LP_KIND_MARKER,    /* LP_DO_MARK */
+    LP_KIND_DRAIN,     /* posted after the move to ERR: when it is flushed, all before it was */
+    LP_KIND_MAIL_SEND, /* a mail of ours */
+    LP_KIND_MAIL_RECV, /* the peer's mail has come */
+    LP_KIND_KEYS       /* a READ of the peer's key table */
+};
+
+#define LP_WR_ID(kind, token) (((uint64_t)(kind) << 32) | (uint32_t)(token))
+
+/* Each half of a spare gets exactly these mails in its life, and posts as many receives for them. */
+enum { LP_MAILS_PER_ROUND = 3 /* PROBE, ECHO, and OFFER or ACCEPT */ };
+/* Slots of a send queue beyond the job's: mails, markers, READs of keys. */
+enum { LP_OWN_SLOTS = 16 };
+
+enum lp_stage {
+    LP_STAGE_MADE = 1, /* INIT, told to the agent */
+    LP_STAGE_JOINED,   /* RTS; the probe is out */
+    LP_STAGE_USABLE,   /* carries data both ways */
+    LP_STAGE_OPEN,     /* an epoch runs on it, or ran */
+    LP_STAGE_BROKEN    /* to be destroyed */
+};
+
+enum lp_keys_state { LP_KEYS_NONE = 0, LP_KEYS_HEAD, LP_KEYS_BODY, LP_KEYS_READ };
+
+struct lp_lane;
+struct lp_reserve;
+struct lp_source;
+struct lp_queue;
+struct lp_domain;
+
+struct lp_half {
+    struct lp_lane *lane;
+    struct ibv_qp *qp;
+    uint32_t qp_num;
+    uint32_t epoch; /* when open */
+    uint8_t id;     /* of the spare; LP_SPARES: the job's own */
+    uint8_t stage;  /* enum lp_stage */
+    bool in_error, drain_posted, drained;
+    bool overrun;       /* its completion queue lost something */
+    uint32_t recvs_out; /* receives posted whose completion wasn't seen */
+
+    /* spares only */
+    struct lp_reserve *reserve;
+    struct lp_source *send_source, *recv_source;
+    struct lp_spare mine, peer;
+    bool told, sent_echo, heard_echo;
+    uint8_t port, sgid_index;
+    uint8_t mails_in, mails_read; /* arrived, looked at */
+    uint32_t nonce, mails;        /* mails: sent before it was usable */
+    uint8_t *block;               /* mailbox, outbox, key table: registered */
+    struct ibv_mr *block_mr;
+
+    uint8_t keys; /* enum lp_keys_state */
+    bool keys_wanted, keys_fresh;
+    uint8_t *keys_block; /* what was read; may be part of `block` */
+    struct ibv_mr *keys_mr;
+    uint32_t keys_room, keys_count;
+    uint64_t keys_version;
+};
+
+struct lp_lane {
+    pthread_mutex_t lock;
+    struct lp_conn conn;
+    struct lp_half own;
+    struct lp_half *spares[LP_SPARES];
+    struct lp_half *now; /* where requests go */
+    struct lp_qp *qp;
+    struct lp_queue *send_queue, *recv_queue;
+    struct lp_domain *domain;
+    void *send_block, *recv_block;
+    uint64_t id;
+    struct ibv_qp_attr attr; /* as the job set it */
+    struct lp_identity who;
+    _Atomic bool connected; /* the core knows it (RTR) */
+    bool announced;
+    _Atomic bool up;      /* RTS */
+    _Atomic bool covered; /* a spare was usable once: errors of the path are ours from now on */
+    _Atomic bool plain;   /* completions are only renamed: it ends as it would without this library */
+    bool dead;            /* being destroyed, or left behind by a fork */
+    bool failing, failed; /* FAIL was said; its errors may be handed out */
+    bool fencing, replaying, resuming, marking, opening, closing;
+    bool wants_keys;       /* a post waits for a key of the peer */
+    _Atomic uint32_t todo; /* enum lp_action from polls */
+    _Atomic bool dirty;    /* the keeper should look */
+    uint64_t give_up_at, attempt_at, keys_until, order_at, fail_at, look_at; /* ns, 0: off */
+    uint64_t triggered_ns, fenced_ns, settled_ns, replayed_ns;
+    uint64_t gap_ns, fence_ns, settle_ns, replayed_bytes;
+    uint32_t forks;
+    struct lp_lane *next, *previous;
+};
+
+struct lp_engine {
+    pthread_mutex_t lock;
+    struct lp_lane *lanes;
+    uint64_t next_id;
+    uint64_t give_up_ns, attempt_ns;
+    _Atomic int wake_fd;    /* eventfd, or -1 */
+    _Atomic bool woken;     /* a wake is under way */
+    _Atomic bool running;   /* the keeper lives */
+    _Atomic uint32_t forks; /* objects of an older process are left alone */
+    _Atomic(const struct lp_page *) page;
+    _Atomic uint64_t page_seen;
+    bool covers; /* queue pairs are recorded: there is an agent, or there may be */
+};
+
+extern struct lp_engine lp_engine;
+
+/* engine.c */
+void lp_engine_start(void); /* from the first device on; any thread, no lock */
+void lp_engine_wake(void);
+uint64_t lp_now_ns(void);
+void lp_lane_dirty(struct lp_lane *lane);
+/* Carries actions out.  engine.lock and lane->lock held. */
+void lp_engine_act(struct lp_lane *lane, uint32_t actions);
+/* Everything that waits in a lane.  engine.lock held, lane->lock not.  Returns ns to the next look. */
+uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now);
+void lp_engine_page(void); /* the page changed.  engine.lock held */
+/* The connection ends with this status.  engine.lock and lane->lock held. */
+void lp_engine_fail(struct lp_lane *lane, uint32_t status, bool by_job);
+bool lp_engine_settled(const struct lp_lane *lane);
+
+/* engine_lane.c: life of lanes, the job's calls that aren't on the hot path */
+void lp_lane_qp_created(struct lp_qp *qp);
+void lp_lane_qp_destroying(struct lp_qp *qp);
+void lp_lane_qp_kept(struct lp_qp *qp);
+int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
+int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
+struct lp_lane *lp_lane_by_id(uint64_t id);
+/* NIC and port of the path in use. */
+const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port);
+
+/* engine_post.c: the hot path down */
+int lp_lane_post_send(struct lp_lane *lane, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int lp_lane_post_recv(struct lp_lane *lane, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+enum lp_posting {
+    LP_POSTING_DONE = 0,
+    LP_POSTING_LATER, /* no slot */
+    LP_POSTING_KEYS,  /* the peer's key table doesn't know this rkey: read it again */
+    LP_POSTING_LOCAL, /* memory that can't be had on the spare's NIC, or not yet */
+    LP_POSTING_FAILED
+};
+/* Posts a recorded request on a half.  lane->lock held. */
+enum lp_posting lp_post_entry(struct lp_half *half, uint32_t token);
+enum lp_posting lp_post_recv_entry(struct lp_half *half, uint32_t token);
+int lp_post_marker(struct lp_half *half, uint64_t wr_id);
+
+#endif

@@ -1,0 +1,343 @@
+/* Life of a lane: from the job's queue pair to the core's connection and back. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "deliver.h"
+#include "engine_why.h"
+#include "keys.h"
+#include "spare.h"
+
+static struct lp_lane *lane_of(const struct lp_qp *qp) {
+    struct lp_lane *lane = qp->extra;
+
+    return lane && lane->forks == atomic_load_explicit(&lp_engine.forks, memory_order_relaxed) ? lane : NULL;
+}
+
+const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port) {
+    const bool own = lane->now == &lane->own;
+
+    *port = own ? lane->attr.port_num : lane->now->port;
+    return own ? lane->qp->context->name : lane->now->reserve->nic->name;
+}
+
+struct lp_lane *lp_lane_by_id(uint64_t id) {
+    struct lp_lane *lane = lp_engine.lanes;
+
+    while (lane && lane->id != id)
+        lane = lane->next;
+    return lane;
+}
+
+/* ---- birth
+ * ---------------------------------------------------------------------------------------------- */
+
+static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue *send,
+                                  const struct lp_queue *recv, const struct lp_pd *pd) {
+    if (!lp_engine.covers)
+        return LP_WHY_NO_AGENT;
+    if (atomic_load(&qp->unprotected))
+        return LP_WHY_KIND;
+    if (qp->real->srq)
+        return LP_WHY_SRQ;
+    if (!send || !recv || !pd || !pd->extra)
+        return LP_WHY_UNKNOWN_OBJECT;
+    if (send->timed || recv->timed)
+        return LP_WHY_TIMESTAMPS;
+    return LP_WHY_NOT;
+}
+
+static bool give_rings(struct lp_lane *lane, const struct ibv_qp_cap *cap) {
+    const uint32_t sends = cap->max_send_wr ? cap->max_send_wr : 1;
+    const uint32_t recvs = cap->max_recv_wr ? cap->max_recv_wr : 1;
+    const size_t send_bytes = lp_send_ring_bytes(sends, cap->max_send_sge, cap->max_inline_data);
+    const size_t recv_bytes = lp_recv_ring_bytes(recvs, cap->max_recv_sge);
+
+    if (posix_memalign(&lane->send_block, 64, send_bytes) ||
+        posix_memalign(&lane->recv_block, 64, recv_bytes))
+        return false;
+    lane->conn.sends = lp_send_ring_init(lane->send_block, sends, cap->max_send_sge, cap->max_inline_data);
+    lane->conn.recvs = lp_recv_ring_init(lane->recv_block, recvs, cap->max_recv_sge);
+    return true;
+}
+
+static void own_half(struct lp_lane *lane) {
+    lane->own = (struct lp_half){.lane = lane,
+                                 .qp = lane->qp->real,
+                                 .qp_num = lane->qp->qp_num,
+                                 .id = LP_SPARES,
+                                 .stage = LP_STAGE_OPEN};
+    lane->now = &lane->own;
+}
+
+static void insert(struct lp_lane *lane) {
+    struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
+
+    pthread_mutex_lock(&lp_engine.lock);
+    lane->id = ++lp_engine.next_id;
+    lane->next = lp_engine.lanes;
+    if (lane->next)
+        lane->next->previous = lane;
+    lp_engine.lanes = lane;
+    for (int i = 0; i < 2; i++) {
+        pthread_mutex_lock(&queues[i]->poll_lock);
+        (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lane->own);
+        pthread_mutex_unlock(&queues[i]->poll_lock);
+        atomic_store(&queues[i]->lanes, 1);
+    }
+    pthread_mutex_unlock(&lp_engine.lock);
+}
+
+void lp_lane_qp_created(struct lp_qp *qp) {
+    struct lp_cq *send_cq = qp->real->send_cq ? lp_cq_of(qp->real->send_cq) : NULL;
+    struct lp_cq *recv_cq = qp->real->recv_cq ? lp_cq_of(qp->real->recv_cq) : NULL;
+    struct lp_queue *send = send_cq ? lp_queue_of(send_cq) : NULL;
+    struct lp_queue *recv = recv_cq ? lp_queue_of(recv_cq) : NULL;
+    struct lp_pd *pd = lp_pd_of(qp->real->pd);
+    enum lp_why why = reason_against(qp, send, recv, pd);
+    struct lp_lane *lane = NULL;
+
+    qp->extra = NULL;
+    if (!why && (!lp_bell_ready(send) || !lp_bell_ready(recv)))
+        why = LP_WHY_CHANNEL;
+    if (!why && !(lane = calloc(1, sizeof(*lane))))
+        why = LP_WHY_MEMORY;
+    if (!why && !give_rings(lane, &qp->cap)) {
+        free(lane->send_block);
+        free(lane);
+        why = LP_WHY_MEMORY;
+    }
+    lp_why_count(why);
+    if (why)
+        return;
+    pthread_mutex_init(&lane->lock, NULL);
+    lane->qp = qp;
+    lane->send_queue = send;
+    lane->recv_queue = recv;
+    lane->domain = pd->extra;
+    lane->forks = atomic_load(&lp_engine.forks);
+    lane->look_at = UINT64_MAX;
+    own_half(lane);
+    qp->extra = lane;
+    insert(lane);
+}
+
+/* ---- death
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Ends the connection of a lane, as for its peer and its agent.  engine.lock held. */
+static void disconnect(struct lp_lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    const bool announced = lane->announced && !lane->failed;
+    if (lane->connected && !lane->plain && !lane->failing)
+        lp_engine_act(lane, lp_conn_destroy(&lane->conn));
+    lane->dead = true;
+    pthread_mutex_unlock(&lane->lock);
+    lp_spare_drop_all(lane, true);
+    if (announced)
+        lp_channel_down(lane, LP_DOWN_DESTROYED, 0);
+}
+
+void lp_lane_qp_destroying(struct lp_qp *qp) {
+    struct lp_lane *lane = lane_of(qp);
+
+    qp->extra = NULL;
+    if (!lane)
+        return;
+    struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
+    pthread_mutex_lock(&lp_engine.lock);
+    disconnect(lane);
+    if (lane->previous)
+        lane->previous->next = lane->next;
+    else
+        lp_engine.lanes = lane->next;
+    if (lane->next)
+        lane->next->previous = lane->previous;
+    for (int i = 0; i < 2; i++) {
+        pthread_mutex_lock(&queues[i]->poll_lock);
+        (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lp_gone);
+        lp_deliver_forget(queues[i], lane->own.qp_num);
+        pthread_mutex_unlock(&queues[i]->poll_lock);
+    }
+    pthread_mutex_unlock(&lp_engine.lock);
+    lp_engine_wake();
+    pthread_mutex_destroy(&lane->lock);
+    free(lane->send_block);
+    free(lane->recv_block);
+    free(lane);
+}
+
+/* The provider refused: it lives on without us, from an empty record. */
+void lp_lane_qp_kept(struct lp_qp *qp) {
+    lp_lane_qp_created(qp);
+}
+
+/* ---- the job's calls
+ * ------------------------------------------------------------------------------------ */
+
+static void note(struct ibv_qp_attr *to, const struct ibv_qp_attr *from, int mask) {
+#define NOTE(bit, field)                                                                                     \
+    if (mask & (bit))                                                                                        \
+    to->field = from->field
+    NOTE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
+    NOTE(IBV_QP_PORT, port_num);
+    NOTE(IBV_QP_AV, ah_attr);
+    NOTE(IBV_QP_PATH_MTU, path_mtu);
+    NOTE(IBV_QP_DEST_QPN, dest_qp_num);
+    NOTE(IBV_QP_RQ_PSN, rq_psn);
+    NOTE(IBV_QP_SQ_PSN, sq_psn);
+    NOTE(IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic);
+    NOTE(IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic);
+    NOTE(IBV_QP_MIN_RNR_TIMER, min_rnr_timer);
+    NOTE(IBV_QP_TIMEOUT, timeout);
+    NOTE(IBV_QP_RETRY_CNT, retry_cnt);
+    NOTE(IBV_QP_RNR_RETRY, rnr_retry);
+#undef NOTE
+}
+
+/* Before the queue pair can receive: completions are counted from the first one on. */
+static void connect_lane(struct lp_lane *lane) {
+    const struct ibv_ah_attr *ah = &lane->attr.ah_attr;
+    struct lp_identity who = {.local_qpn = lane->own.qp_num,
+                              .remote_qpn = lane->attr.dest_qp_num & LP_PSN_MASK,
+                              .remote_psn = lane->attr.rq_psn & LP_PSN_MASK};
+    union ibv_gid gid;
+    uint32_t flags = 0;
+
+    if (!ah->is_global ||
+        LP_REAL(ibv_query_gid)(lane->own.qp->context, lane->attr.port_num, ah->grh.sgid_index, &gid)) {
+        lane->plain = true;
+        lp_why_count(LP_WHY_NO_GID);
+        return;
+    }
+    memcpy(who.local_gid, gid.raw, sizeof(who.local_gid));
+    memcpy(who.remote_gid, ah->grh.dgid.raw, sizeof(who.remote_gid));
+    if (lane->attr.qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC)
+        flags |= LP_CONN_ATOMICS;
+    if (!lp_spare_psn_trusted(lane->own.qp->context))
+        flags |= LP_CONN_PSN_UNTRUSTED;
+    lane->who = who;
+    lane->connected = lp_conn_init(&lane->conn, &who, lane->conn.sends, lane->conn.recvs,
+                                   128u << lane->attr.path_mtu, flags);
+    lane->plain = !lane->connected;
+    if (lane->plain)
+        lp_why_count(LP_WHY_TO_ITSELF);
+}
+
+/* An RTR that the provider refused. */
+static void unconnect(struct lp_lane *lane) {
+    struct lp_send_ring *sends = lane->conn.sends;
+    struct lp_recv_ring *recvs = lane->conn.recvs;
+
+    memset(&lane->conn, 0, sizeof(lane->conn));
+    lane->conn.sends = sends;
+    lane->conn.recvs = recvs;
+    lane->connected = lane->plain = false;
+}
+
+static void set_send_psn(struct lp_lane *lane) {
+    lane->who.local_psn = lane->attr.sq_psn & LP_PSN_MASK;
+    lane->conn.who = lane->who;
+    lp_send_ring_epoch(lane->conn.sends, lane->who.local_psn, 128u << lane->attr.path_mtu, 0);
+}
+
+/* Everything anew: the queue pair may be connected to another one next. */
+static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
+    const struct ibv_qp_cap *cap = &lane->qp->cap;
+
+    pthread_mutex_lock(&lp_engine.lock);
+    disconnect(lane);
+    lp_deliver_pump(lane->send_queue);
+    lp_deliver_pump(lane->recv_queue);
+    int result = LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+    lp_deliver_pump(lane->send_queue);
+    lp_deliver_pump(lane->recv_queue);
+    lp_deliver_forget(lane->send_queue, lane->own.qp_num);
+    lp_deliver_forget(lane->recv_queue, lane->own.qp_num);
+    pthread_mutex_lock(&lane->lock);
+    unconnect(lane);
+    lane->conn.sends = lp_send_ring_init(lane->send_block, lane->conn.sends->max_wr, cap->max_send_sge,
+                                         cap->max_inline_data);
+    lane->conn.recvs = lp_recv_ring_init(lane->recv_block, lane->conn.recvs->max_wr, cap->max_recv_sge);
+    own_half(lane);
+    lane->announced = lane->up = lane->covered = lane->dead = lane->failing = lane->failed = false;
+    lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = lane->closing = false;
+    lane->give_up_at = lane->attempt_at = lane->keys_until = lane->order_at = lane->triggered_ns = 0;
+    atomic_store(&lane->todo, 0);
+    lane->id = ++lp_engine.next_id;
+    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lp_engine.lock);
+    return result;
+}
+
+/* The job ends the connection itself: everything is flushed. */
+static int to_error(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
+    pthread_mutex_lock(&lp_engine.lock);
+    pthread_mutex_lock(&lane->lock);
+    const bool ours = lane->covered && lane->connected && !lane->plain;
+    if (ours)
+        lp_engine_fail(lane, IBV_WC_GENERAL_ERR, true);
+    else if (lane->connected)
+        lane->plain = true;
+    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lp_engine.lock);
+    if (ours)
+        lp_lane_dirty(lane);
+    return ours && lane->now != &lane->own ? 0 : LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+}
+
+int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
+    struct lp_lane *lane = lane_of(qp);
+    const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : IBV_QPS_UNKNOWN;
+
+    if (!lane)
+        return LP_REAL(ibv_modify_qp)(qp->real, attr, mask);
+    if (to == IBV_QPS_RESET)
+        return to_reset(lane, attr, mask);
+    if (to == IBV_QPS_ERR)
+        return to_error(lane, attr, mask);
+    pthread_mutex_lock(&lane->lock);
+    struct ibv_qp *real = lane->now->qp;
+    const struct ibv_qp_attr before = lane->attr;
+    note(&lane->attr, attr, mask);
+    if (to == IBV_QPS_RTR && !lane->connected)
+        connect_lane(lane);
+    if (to == IBV_QPS_RTS && lane->connected && !lane->up && (mask & IBV_QP_SQ_PSN))
+        set_send_psn(lane);
+    pthread_mutex_unlock(&lane->lock);
+    int result = LP_REAL(ibv_modify_qp)(real, attr, mask);
+    const int error = errno;
+    pthread_mutex_lock(&lane->lock);
+    if (result) {
+        lane->attr = before;
+        if (to == IBV_QPS_RTR && !lane->up)
+            unconnect(lane);
+    } else if (to == IBV_QPS_RTS && lane->connected) {
+        lane->up = true;
+    }
+    const bool up = lane->up;
+    pthread_mutex_unlock(&lane->lock);
+    if (up)
+        lp_lane_dirty(lane);
+    errno = error;
+    return result;
+}
+
+/* The state that the job would see if its NIC had never failed. */
+int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init) {
+    struct lp_lane *lane = lane_of(qp);
+    int result = LP_REAL(ibv_query_qp)(qp->real, attr, mask, init);
+
+    if (!lane || result)
+        return result;
+    pthread_mutex_lock(&lane->lock);
+    if (lane->covered && !lane->plain) {
+        if (lane->failing)
+            attr->qp_state = attr->cur_qp_state = IBV_QPS_ERR;
+        else if (attr->qp_state == IBV_QPS_ERR)
+            attr->qp_state = attr->cur_qp_state = IBV_QPS_RTS;
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return result;
+}

@@ -1,0 +1,488 @@
+#include "spare.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "deliver.h"
+#include "keys.h"
+
+enum { BOX = 256, OUT_AT = 4 * BOX, KEYS_AT = 8 * BOX, BLOCK = 8192 };
+_Static_assert(LP_MAIL_BYTES == BOX, "box");
+
+/* ---- making
+ * --------------------------------------------------------------------------------------------- */
+
+static uint32_t random_bits(void) {
+    static uint64_t state;
+
+    state = (state + lp_now_ns()) * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(state >> 33);
+}
+
+static int gid_kind(const uint8_t *gid) {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    static const uint8_t nothing[16];
+
+    if (!memcmp(gid, nothing, 16))
+        return 0;
+    if (!memcmp(gid, mapped, sizeof(mapped)))
+        return 1;
+    return gid[0] == 0xfe && gid[1] == 0x80 ? 2 : 3;
+}
+
+/* A GID of the kind that the job itself uses, at the same place if it is there. */
+static bool find_gid(struct lp_lane *lane, struct ibv_context *context, uint8_t port, union ibv_gid *gid,
+                     uint8_t *index) {
+    const int kind = gid_kind(lane->who.local_gid);
+    const uint8_t same = lane->attr.ah_attr.grh.sgid_index;
+
+    if (!LP_REAL(ibv_query_gid)(context, port, same, gid) && gid_kind(gid->raw) == kind) {
+        *index = same;
+        return true;
+    }
+    for (int at = 0; at < 64; at++) {
+        if (LP_REAL(ibv_query_gid)(context, port, at, gid))
+            return false;
+        if (gid_kind(gid->raw) == kind && (at & 1) == (same & 1)) {
+            *index = (uint8_t)at;
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct lp_source *find_source(struct lp_queue *queue, struct lp_reserve *reserve, uint32_t need) {
+    const uint32_t count = queue->source_count;
+    uint32_t room = LP_SOURCE_CQE;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct lp_source *source = queue->sources[i];
+        if (source->reserve == reserve && source->room - source->used >= need)
+            return source;
+        room = source->room < LP_SOURCE_CQE * 8 ? source->room * 2 : source->room;
+    }
+    struct lp_source *source = count < LP_SOURCES ? calloc(1, sizeof(*source)) : NULL;
+    if (!source)
+        return NULL;
+    source->queue = queue;
+    source->reserve = reserve;
+    source->room = room > need ? room : need;
+    source->cq =
+        LP_REAL(ibv_create_cq)(reserve->nic->context, (int)source->room, source, reserve->nic->channel, 0);
+    if (!source->cq) {
+        source->room = need;
+        source->cq =
+            LP_REAL(ibv_create_cq)(reserve->nic->context, (int)need, source, reserve->nic->channel, 0);
+    }
+    if (!source->cq || ibv_req_notify_cq(source->cq, 1)) {
+        if (source->cq)
+            (void)LP_REAL(ibv_destroy_cq)(source->cq);
+        free(source);
+        return NULL;
+    }
+    pthread_mutex_lock(&queue->poll_lock);
+    queue->sources[count] = source;
+    atomic_store_explicit(&queue->source_count, count + 1, memory_order_release);
+    pthread_mutex_unlock(&queue->poll_lock);
+    return source;
+}
+
+static uint32_t send_need(const struct lp_lane *lane) {
+    return lane->qp->cap.max_send_wr + LP_OWN_SLOTS;
+}
+
+static uint32_t recv_need(const struct lp_lane *lane) {
+    return lane->qp->cap.max_recv_wr + LP_MAILS_PER_ROUND;
+}
+
+static bool get_sources(struct lp_half *half) {
+    struct lp_lane *lane = half->lane;
+
+    half->send_source = find_source(lane->send_queue, half->reserve, send_need(lane));
+    if (!half->send_source)
+        return false;
+    half->send_source->used += send_need(lane);
+    half->recv_source = find_source(lane->recv_queue, half->reserve, recv_need(lane));
+    if (!half->recv_source) {
+        half->send_source->used -= send_need(lane);
+        half->send_source = NULL;
+        return false;
+    }
+    half->recv_source->used += recv_need(lane);
+    return true;
+}
+
+static bool post_mail_receives(struct lp_half *half) {
+    for (int i = 0; i < LP_MAILS_PER_ROUND; i++) {
+        struct ibv_recv_wr *bad = NULL, wr = {.wr_id = LP_WR_ID(LP_KIND_MAIL_RECV, i)};
+        if (ibv_post_recv(half->qp, &wr, &bad))
+            return false;
+        half->recvs_out++;
+    }
+    return true;
+}
+
+static bool make_qp(struct lp_half *half, uint8_t port) {
+    struct lp_lane *lane = half->lane;
+    const struct ibv_qp_cap *cap = &lane->qp->cap;
+    struct ibv_qp_init_attr init = {.send_cq = half->send_source->cq,
+                                    .recv_cq = half->recv_source->cq,
+                                    .cap = {.max_send_wr = send_need(lane),
+                                            .max_recv_wr = recv_need(lane),
+                                            .max_send_sge = cap->max_send_sge ? cap->max_send_sge : 1,
+                                            .max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1,
+                                            .max_inline_data = cap->max_inline_data},
+                                    .qp_type = IBV_QPT_RC};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
+                               .port_num = port,
+                               .qp_access_flags = lane->attr.qp_access_flags | IBV_ACCESS_REMOTE_WRITE |
+                                                  IBV_ACCESS_REMOTE_READ};
+
+    half->qp = LP_REAL(ibv_create_qp)(half->reserve->pd, &init);
+    if (!half->qp)
+        return false;
+    half->qp_num = half->qp->qp_num;
+    return !LP_REAL(ibv_modify_qp)(half->qp, &attr,
+                                   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) &&
+           post_mail_receives(half);
+}
+
+static bool make_block(struct lp_half *half) {
+    void *block = NULL;
+
+    if (posix_memalign(&block, 4096, BLOCK))
+        return false;
+    memset(block, 0, BLOCK);
+    half->block = block;
+    half->block_mr = LP_REAL(ibv_reg_mr)(half->reserve->pd, block, BLOCK,
+                                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    half->keys_block = half->block + KEYS_AT;
+    half->keys_room = (BLOCK - KEYS_AT - 2 * sizeof(struct lp_key_table)) / sizeof(struct lp_key_entry);
+    return half->block_mr != NULL;
+}
+
+/* The poll locks of both queues of a lane, each once. */
+static void lock_polls(const struct lp_lane *lane) {
+    struct lp_queue *a = lane->send_queue, *b = lane->recv_queue;
+
+    if ((uintptr_t)a > (uintptr_t)b) {
+        a = lane->recv_queue;
+        b = lane->send_queue;
+    }
+    pthread_mutex_lock(&a->poll_lock);
+    if (b != a)
+        pthread_mutex_lock(&b->poll_lock);
+}
+
+static void unlock_polls(const struct lp_lane *lane) {
+    pthread_mutex_unlock(&lane->send_queue->poll_lock);
+    if (lane->recv_queue != lane->send_queue)
+        pthread_mutex_unlock(&lane->recv_queue->poll_lock);
+}
+
+/* Takes a half out of sight and destroys it. */
+static void drop(struct lp_half *half) {
+    struct lp_lane *lane = half->lane;
+
+    lock_polls(lane);
+    pthread_mutex_lock(&lane->lock);
+    if (lane->spares[half->id] == half)
+        lane->spares[half->id] = NULL;
+    if (lane->now == half)
+        lane->now = &lane->own;
+    if (half->send_source)
+        (void)lp_map_take(&half->send_source->halves, (uintptr_t)half->qp_num + 1);
+    if (half->recv_source)
+        (void)lp_map_take(&half->recv_source->halves, (uintptr_t)half->qp_num + 1);
+    if (half->stage == LP_STAGE_OPEN) {
+        half->send_source->open--;
+        half->recv_source->open--;
+        atomic_fetch_sub(&lane->send_queue->open, 1);
+        atomic_fetch_sub(&lane->recv_queue->open, 1);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    unlock_polls(lane);
+    if (half->qp)
+        (void)LP_REAL(ibv_destroy_qp)(half->qp);
+    if (half->send_source)
+        half->send_source->used -= send_need(lane);
+    if (half->recv_source)
+        half->recv_source->used -= recv_need(lane);
+    if (half->keys_mr) {
+        (void)LP_REAL(ibv_dereg_mr)(half->keys_mr);
+        free(half->keys_block);
+    }
+    if (half->block_mr)
+        (void)LP_REAL(ibv_dereg_mr)(half->block_mr);
+    free(half->block);
+    free(half);
+}
+
+static void tell_gone(struct lp_lane *lane, const struct lp_half *half) {
+    struct lp_spare gone = half->mine;
+
+    gone.qpn = 0;
+    if (half->told)
+        lp_channel_spare(lane, &gone);
+}
+
+static bool publish(struct lp_half *half) {
+    struct lp_lane *lane = half->lane;
+
+    lock_polls(lane);
+    const bool sent = lp_map_put(&half->send_source->halves, (uintptr_t)half->qp_num + 1, half) &&
+                      lp_map_put(&half->recv_source->halves, (uintptr_t)half->qp_num + 1, half);
+    pthread_mutex_lock(&lane->lock);
+    lane->spares[half->id] = half;
+    pthread_mutex_unlock(&lane->lock);
+    unlock_polls(lane);
+    return sent;
+}
+
+static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *want) {
+    struct lp_nic *nic = lp_nic_of((const char *)want->device);
+    struct lp_half *half = nic ? calloc(1, sizeof(*half)) : NULL;
+    union ibv_gid gid;
+    uint8_t index;
+
+    if (!half || !find_gid(lane, nic->context, want->port, &gid, &index)) {
+        free(half);
+        return NULL;
+    }
+    half->lane = lane;
+    half->id = want->id;
+    half->stage = LP_STAGE_MADE;
+    half->reserve = lp_keys_reserve(lane->domain, nic);
+    if (!half->reserve || !get_sources(half) || !make_block(half) || !make_qp(half, want->port) ||
+        !publish(half)) {
+        drop(half);
+        return NULL;
+    }
+    (void)lp_keys_catch_up(half->reserve);
+    half->nonce = random_bits();
+    half->mine = (struct lp_spare){.mail_addr = (uintptr_t)half->block,
+                                   .keys_addr = (uintptr_t)half->reserve->table,
+                                   .mail_rkey = half->block_mr->rkey,
+                                   .keys_rkey = half->reserve->table_mr->rkey,
+                                   .qpn = half->qp_num,
+                                   .psn = random_bits() & LP_PSN_MASK,
+                                   .mtu = (uint8_t)lp_spare_active_mtu(nic->context, want->port),
+                                   .id = want->id,
+                                   .flags = lp_spare_psn_trusted(nic->context) ? 0 : LP_SPARE_PSN_UNTRUSTED,
+                                   .round = want->round};
+    memcpy(half->mine.gid, gid.raw, sizeof(half->mine.gid));
+    half->sgid_index = index;
+    half->port = want->port;
+    return half;
+}
+
+void lp_spare_want(struct lp_lane *lane, const struct lp_spare_want *want) {
+    struct lp_half *half = lane->spares[want->id];
+
+    if (!lane->up || lane->plain || lane->failing || lane->dead)
+        return;
+    if (half) {
+        const bool same =
+            half->mine.round == want->round && !strcmp(half->reserve->nic->name, (const char *)want->device);
+        if (same && half->stage != LP_STAGE_BROKEN)
+            lp_channel_spare(lane, &half->mine);
+        if (same || (int32_t)(want->round - half->mine.round) < 0 || half == lane->now)
+            return;
+        lp_spare_drop(lane, want->id);
+    }
+    half = make(lane, want);
+    if (half) {
+        half->told = true;
+        lp_channel_spare(lane, &half->mine);
+    } else {
+        struct lp_spare none = {.id = want->id, .round = want->round};
+        lp_channel_spare(lane, &none);
+    }
+}
+
+void lp_spare_drop(struct lp_lane *lane, uint32_t id) {
+    struct lp_half *half = lane->spares[id];
+
+    if (!half || (half == lane->now && !lane->dead && !lane->failed))
+        return;
+    pthread_mutex_lock(&lane->lock);
+    if (half->stage == LP_STAGE_USABLE)
+        lp_engine_act(lane, lp_conn_spare_gone(&lane->conn, id));
+    pthread_mutex_unlock(&lane->lock);
+    drop(half);
+}
+
+void lp_spare_drop_all(struct lp_lane *lane, bool open_too) {
+    for (uint32_t id = 0; id < LP_SPARES; id++)
+        if (lane->spares[id] && (open_too || lane->spares[id] != lane->now))
+            drop(lane->spares[id]);
+}
+
+/* ---- joining
+ * -------------------------------------------------------------------------------------------- */
+
+static bool mirrors(const struct lp_identity *mine, const struct lp_identity *theirs) {
+    return !memcmp(mine->local_gid, theirs->remote_gid, 16) &&
+           !memcmp(mine->remote_gid, theirs->local_gid, 16) && mine->local_qpn == theirs->remote_qpn &&
+           mine->remote_qpn == theirs->local_qpn && mine->local_psn == theirs->remote_psn &&
+           mine->remote_psn == theirs->local_psn;
+}
+
+static bool join(struct lp_half *half) {
+    const struct ibv_qp_attr *job = &half->lane->attr;
+    struct ibv_qp_attr attr = {
+        .qp_state = IBV_QPS_RTR,
+        .path_mtu = (enum ibv_mtu)(half->mine.mtu < half->peer.mtu ? half->mine.mtu : half->peer.mtu),
+        .dest_qp_num = half->peer.qpn,
+        .rq_psn = half->peer.psn,
+        .max_dest_rd_atomic = job->max_dest_rd_atomic ? job->max_dest_rd_atomic : 1,
+        .min_rnr_timer = job->min_rnr_timer,
+        .ah_attr = job->ah_attr};
+
+    memcpy(attr.ah_attr.grh.dgid.raw, half->peer.gid, 16);
+    attr.ah_attr.grh.sgid_index = half->sgid_index;
+    attr.ah_attr.port_num = half->port;
+    attr.ah_attr.is_global = 1;
+    if (LP_REAL(ibv_modify_qp)(half->qp, &attr,
+                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
+        return false;
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
+                                .timeout = job->timeout,
+                                .retry_cnt = job->retry_cnt,
+                                .rnr_retry = job->rnr_retry,
+                                .sq_psn = half->mine.psn,
+                                .max_rd_atomic = job->max_rd_atomic ? job->max_rd_atomic : 1};
+    return !LP_REAL(ibv_modify_qp)(half->qp, &attr,
+                                   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+static void small_mail(struct lp_half *half, enum lp_mail_kind kind, uint32_t nonce) {
+    struct lp_mail mail = {.magic = LP_MAIL_MAGIC,
+                           .version = LP_ABI_VERSION,
+                           .kind = (uint16_t)kind,
+                           .who = half->lane->conn.who,
+                           .epoch = nonce,
+                           .spare = half->id,
+                           .round = half->mine.round};
+
+    mail.sum = lp_mail_sum(&mail);
+    if (lp_spare_mail(half, &mail))
+        half->mails++;
+    else
+        half->stage = LP_STAGE_BROKEN;
+}
+
+void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
+    struct lp_half *half = lane->spares[peer->spare.id];
+    const struct lp_spare *spare = &peer->spare;
+
+    if (!half || spare->round != half->mine.round || !mirrors(&lane->who, &peer->who))
+        return;
+    if (spare->qpn == 0 && half->stage < LP_STAGE_USABLE) {
+        lp_spare_drop(lane, spare->id);
+        return;
+    }
+    if (half->stage != LP_STAGE_MADE || spare->mtu < IBV_MTU_256 || spare->mtu > IBV_MTU_4096 ||
+        spare->qpn == 0 || spare->qpn > LP_PSN_MASK || spare->psn > LP_PSN_MASK)
+        return;
+    half->peer = *spare;
+    const bool joined = join(half);
+    pthread_mutex_lock(&lane->lock);
+    half->stage = joined ? LP_STAGE_JOINED : LP_STAGE_BROKEN;
+    if (joined)
+        small_mail(half, LP_MAIL_PROBE, half->nonce);
+    pthread_mutex_unlock(&lane->lock);
+    lp_lane_dirty(lane);
+}
+
+/* ---- mails
+ * ---------------------------------------------------------------------------------------------- */
+
+bool lp_spare_mail(struct lp_half *half, const struct lp_mail *mail) {
+    const uint32_t at = (mail->kind - 1u) * BOX;
+    struct ibv_sge sge = {
+        .addr = (uintptr_t)half->block + OUT_AT + at, .length = sizeof(*mail), .lkey = half->block_mr->lkey};
+    struct ibv_send_wr *bad = NULL, wr = {.wr_id = LP_WR_ID(LP_KIND_MAIL_SEND, mail->kind),
+                                          .sg_list = &sge,
+                                          .num_sge = 1,
+                                          .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+                                          .send_flags = IBV_SEND_SOLICITED};
+
+    memcpy(half->block + OUT_AT + at, mail, sizeof(*mail));
+    wr.wr.rdma.remote_addr = half->peer.mail_addr + at;
+    wr.wr.rdma.rkey = half->peer.mail_rkey;
+    return ibv_post_send(half->qp, &wr, &bad) == 0;
+}
+
+static void becomes_usable(struct lp_half *half) {
+    struct lp_lane *lane = half->lane;
+    const uint8_t mtu = half->mine.mtu < half->peer.mtu ? half->mine.mtu : half->peer.mtu;
+    const struct lp_path path = {.tx_psn = half->mine.psn,
+                                 .rx_psn = half->peer.psn,
+                                 .mtu = 128u << mtu,
+                                 .mails = half->mails,
+                                 .round = half->mine.round,
+                                 .usable = true,
+                                 .peer_untrusted = (half->peer.flags & LP_SPARE_PSN_UNTRUSTED) != 0};
+
+    half->stage = LP_STAGE_USABLE;
+    lane->covered = true;
+    lane->order_at = 0;
+    uint32_t actions = lp_conn_spare_usable(&lane->conn, half->id, &path);
+    half->keys_wanted = true;
+    lp_keys_read(half);
+    lp_engine_act(lane, actions);
+}
+
+/* The n-th mail of a round is PROBE, ECHO, then OFFER or ACCEPT: only that box is read, and only when its
+ * arrival was seen on the completion queue. */
+static void read_mail(struct lp_half *half) {
+    struct lp_lane *lane = half->lane;
+    const enum lp_mail_kind third = lane->conn.mig.role == LP_FOLLOWER ? LP_MAIL_OFFER : LP_MAIL_ACCEPT;
+    const enum lp_mail_kind order[LP_MAILS_PER_ROUND] = {LP_MAIL_PROBE, LP_MAIL_ECHO, third};
+    const enum lp_mail_kind kind = order[half->mails_read];
+    struct lp_mail mail;
+
+    memcpy(&mail, half->block + (kind - 1) * BOX, sizeof(mail));
+    half->mails_read++;
+    if (mail.magic != LP_MAIL_MAGIC || mail.kind != kind || mail.sum != lp_mail_sum(&mail))
+        return;
+    if (kind == LP_MAIL_PROBE) {
+        half->sent_echo = true;
+        small_mail(half, LP_MAIL_ECHO, mail.epoch);
+    } else if (kind == LP_MAIL_ECHO) {
+        half->heard_echo = mail.epoch == half->nonce;
+    } else if (!lane->failed && !lane->plain) {
+        lp_engine_act(lane, lp_conn_mail(&lane->conn, half->id, &mail));
+    }
+    if (half->sent_echo && half->heard_echo && half->stage == LP_STAGE_JOINED && !lane->plain &&
+        !lane->failing)
+        becomes_usable(half);
+}
+
+void lp_spare_look(struct lp_lane *lane) {
+    for (uint32_t id = 0; id < LP_SPARES; id++) {
+        struct lp_half *half = lane->spares[id];
+        if (!half)
+            continue;
+        pthread_mutex_lock(&lane->lock);
+        while (half->stage >= LP_STAGE_JOINED && half->stage != LP_STAGE_BROKEN &&
+               half->mails_read < half->mails_in)
+            read_mail(half);
+        lp_keys_read_done(half);
+        if (half->keys_wanted)
+            lp_keys_read(half);
+        const bool broken = half->stage == LP_STAGE_BROKEN;
+        if (broken)
+            lp_engine_act(lane, lp_conn_spare_gone(&lane->conn, id));
+        pthread_mutex_unlock(&lane->lock);
+        if (broken && half != lane->now) {
+            tell_gone(lane, half);
+            drop(half);
+        }
+    }
+}
