@@ -20,6 +20,7 @@ from linkpass.errors import LinkPassError
 from linkpass_lab.lab import Lab, LabError
 
 READY = 20.0  # s until an agent must answer; Python's start takes 0.5 s here, several times that on a busy machine
+LISTENING = "listening on"  # in a guest, whose every `linkpassctl` takes seconds, it isn't asked before it says so
 READY_GUEST = 120.0  # s, the same under emulation, where a start takes some ten times as long
 STOP = 5.0  # s from SIGTERM until the agent must have ended
 SHARE_PORT = 7471
@@ -135,9 +136,10 @@ class Agents:
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 raise LabError(f"the agent of {host} ended with {process.returncode}: {self.last_words(host)}")
-            with suppress(LabError):
-                self.ask(host, "status")
-                return
+            if self.lab.kind == "namespaces" or LISTENING in self.last_words(host, 50):
+                with suppress(LabError):
+                    self.ask(host, "status")
+                    return
             time.sleep(0.02)
         raise LabError(f"the agent of {host} did not answer within {patience:g} s: {self.last_words(host)}")
 
