@@ -3,8 +3,9 @@
 A probe that isn't answered within `timeout` is lost until its answer comes after all. One lost probe makes the path
 SUSPECT: still used, and probed together with the peer's other paths. `lost` of them in a row make it DOWN, but only
 with proof that the peer's agent was alive to answer: an answer, over another path, to a probe that left no earlier
-than the last of the lost ones. Without that proof nothing tells a dead path from a dead or busy agent, so the path
-stays SUSPECT and in use.
+than the last of the lost ones. And only probes count that left while the peer was already answering on that other
+path: those lost while its agent was being restarted say nothing of the path. Without that proof nothing tells
+a dead path from a dead or busy agent, so the path stays SUSPECT and in use.
 """
 
 from dataclasses import dataclass, replace
@@ -46,10 +47,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The peer's agent answered, at `received`, a probe that left at `sent`, over another path."""
+    """The peer's agent answered, at `received`, a probe that left at `sent`, over another path.
+
+    It has answered all probes on that path since `since`.
+    """
 
     sent: float
     received: float
+    since: float = float("-inf")
 
 
 NO_PROOF = Proof(float("-inf"), float("-inf"))
@@ -92,7 +97,7 @@ class ProbedPath:
         """Let time pass. `proof` is the newest sign of life that the peer gave over its other paths."""
         lost = [p for p in self.waiting if now >= p.at + self.rule.timeout]
         if self.state == S.HELD:
-            if len(lost) >= self.rule.lost and self._proven(lost, now, proof):
+            if self._proven(lost, now, proof):
                 return self._down(len(lost), now)
             if self.held_until is not None and now >= self.held_until and not lost:
                 path = self._move(S.UP, now, f"answered for {now - self.since:.1f} s of hold-down")
@@ -108,7 +113,9 @@ class ProbedPath:
         return self
 
     def _proven(self, lost: list[Sent], now: float, proof: Proof) -> bool:
-        return proof.sent >= lost[self.rule.lost - 1].at and now >= proof.received + self.rule.grace
+        counted = [p for p in lost if p.at >= proof.since]
+        enough = len(counted) >= self.rule.lost and proof.sent >= counted[self.rule.lost - 1].at
+        return enough and now >= proof.received + self.rule.grace
 
     def _down(self, lost: int, now: float) -> "ProbedPath":
         path = self._move(S.DOWN, now, f"{lost} probes in a row unanswered, while the peer answered on another path")

@@ -23,6 +23,7 @@ class Probing:
         self._paths: dict[PathId, ProbedPath] = {}
         self._siblings: dict[str, list[PathId]] = {}
         self._signs: dict[PathId, deque[Proof]] = {}  # each path's answers: the newest settled one, and those since
+        self._unbroken: dict[PathId, float] = {}  # since when each path has answered all its probes
         self._seq = 0
         self._wakes: list[tuple[float, PathId]] = []  # a heap; an entry that `_wake_at` contradicts is stale
         self._wake_at: dict[PathId, float] = {}
@@ -33,6 +34,7 @@ class Probing:
         for gone in set(self._paths) - wanted:
             del self._paths[gone]
             self._signs.pop(gone, None)
+            self._unbroken.pop(gone, None)
             self._wake_at.pop(gone, None)
         for path in wanted - set(self._paths):
             self._paths[path] = ProbedPath(self._rule, since=now)
@@ -74,7 +76,12 @@ class Probing:
         sent = next((p.at for p in before.waiting if p.seq == seq), None) if before else None
         if before is None or sent is None:
             return False
-        self._add_sign(path, Proof(sent, now))
+        # Late is no gap: a busy agent answers what waits on its sockets, also on paths that are in doubt.
+        if path not in self._unbroken or any(
+            p.seq < seq and now >= p.at + self._rule.timeout for p in before.waiting
+        ):
+            self._unbroken[path] = now
+        self._add_sign(path, Proof(sent, now, self._unbroken[path]))
         for other in self._siblings[path.peer]:
             if other != path and self._paths[other].waiting:
                 self._wake(other, now + self._rule.grace)
@@ -132,7 +139,7 @@ class Probing:
     def _proof(self, path: PathId, now: float) -> Proof:
         """The newest settled answer on a sibling. A fresher one must not displace it, or a stream never proves."""
         signs = (s for p in self._siblings[path.peer] if p != path for s in self._signs.get(p, ()))
-        return max((s for s in signs if self._settled(s, now)), key=lambda s: s.sent, default=NO_PROOF)
+        return max((s for s in signs if self._settled(s, now)), key=lambda s: (s.sent, -s.since), default=NO_PROOF)
 
     def _next_sign(self, path: PathId, now: float) -> Proof:
         """The answer on a sibling that settles next."""

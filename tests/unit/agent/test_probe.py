@@ -106,6 +106,15 @@ def test_proof_from_before_the_third_lost_probe_is_none() -> None:
     assert lose(up(), 2, 2.0).tick(2.2, Proof(2.0999, 2.1009)).state == S.SUSPECT
 
 
+def test_probes_from_before_the_peer_came_back_are_not_counted() -> None:
+    path = lose(
+        up(), 2, 2.0, count=5
+    )  # 2.00 to 2.20; the peer answers since 2.09: three of them count, the last 2.20
+    assert path.tick(2.3, Proof(2.19, 2.191, since=2.09)).state == S.SUSPECT
+    assert path.tick(2.3, Proof(2.20, 2.201, since=2.11)).state == S.SUSPECT  # two count
+    assert path.tick(2.3, Proof(2.20, 2.201, since=2.09)).state == S.DOWN
+
+
 def test_proof_counts_only_after_the_grace_for_an_answer_beside_it() -> None:
     path = lose(up(), 2, 2.0)
     proof = Proof(2.1, 2.114)

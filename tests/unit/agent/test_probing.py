@@ -96,6 +96,27 @@ def test_peer_whose_agent_died_keeps_all_its_paths() -> None:
     assert [wire.probing.get(p).state for p in (R0, R1, C0, C1)] == [S.SUSPECT, S.SUSPECT, S.UP, S.UP]
 
 
+def test_peer_whose_agent_is_started_again_keeps_all_its_paths() -> None:
+    wire = settled([R0, R1, C0])
+    wire.dead = {R0, R1}
+    wire.run(5.0)
+    wire.dead = set()
+    wire.run(5.0)
+    # The first answer on one path, some 25 ms before the other's, proves life now, not while the lost probes flew.
+    assert S.DOWN not in {s for _, _, s in wire.changes}
+    assert [wire.probing.get(p).state for p in (R0, R1)] == [S.UP, S.UP]
+
+
+def test_path_that_died_while_the_agent_was_restarted_is_down_three_probes_after_its_return() -> None:
+    wire = settled([R0, R1])
+    wire.dead = {R0, R1}
+    wire.run(5.0)
+    wire.dead = {R0}
+    wire.run(1.0)
+    # R1 is tried, and answers, within a period; then three more probes of R0 and the last one's timeout.
+    assert 0.0 < wire.when(R0, S.DOWN) - 7.0 <= 0.05 + 3 * 0.05 + TIMEOUT + 1e-3
+
+
 def test_other_peers_answers_are_no_proof() -> None:
     wire = settled([R0, C0, C1])
     wire.dead = {R0}
