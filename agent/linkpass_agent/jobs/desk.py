@@ -157,6 +157,10 @@ class Desk:
             self._have(c, answer=True)
 
     def _have(self, c: Connection, *, answer: bool) -> None:
+        """Tell the peer's agent of it; our halves first, so that an agent that was restarted takes them over."""
+        for pair in c.pairs.values():
+            if pair.here is not None and pair.live:
+                self._write(c, talk.Half(c.who, pair.here))
         self._write(c, talk.Have(c.who, c.process.number, abi.C.LP_ABI_VERSION, c.home_rail or "", answer))
 
     def _down(self, process: Process, down: ConnDown) -> None:
@@ -233,6 +237,10 @@ class Desk:
             self._weigh(c, pair, +1)
             if c.use == spare.id and not c.use_round:
                 c.use_round = spare.round
+            port = self.outlook.port_on(place.rail)
+            nic = self.outlook.nics.get(port) if port else None
+            if nic is not None and place.host != self.outlook.host:  # have our own half told again
+                c.process.line.send(abi.SpareWant(c.up.conn, nic.device, nic.number, spare.id, spare.round))
         if pair is None or pair.round != spare.round:
             self.dropped["job-late-spare"] += 1
             return None
@@ -298,7 +306,7 @@ class Desk:
                 half = self._pair_of(c, spare)
                 if half is not None and spare.qpn == 0:
                     self._age(c, half)
-                elif half is not None:
+                elif half is not None and half.there != spare:
                     half.there = spare
                     c.process.line.send(abi.SparePeer(c.up.conn, who, spare))
                     self._whole(c, half)
@@ -331,9 +339,6 @@ class Desk:
             for pair in [p for p in c.pairs.values() if p.whole_at is None]:
                 self._drop(c, pair)
             self._have(c, answer=True)
-            for pair in c.pairs.values():
-                if pair.here is not None and not pair.spent:
-                    self._write(c, talk.Half(c.who, pair.here))
         self._done()
 
     def reached(self, host: str) -> None:

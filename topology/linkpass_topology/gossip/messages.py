@@ -11,7 +11,7 @@ skipped, so that a fleet can be upgraded host by host.
     5 SUMMARY  hosts (4), sum (8)                 opens an anti-entropy round
     6 DIGESTS  complete (1), first, end, (host, stamp)...   complete: all that I hold in [first, end)
     7 WANT     host...
-    8 LETTERS  run (8), to (8), lane (4, 4), born (4), first (4), (length (2), bytes)...
+    8 LETTERS  run (8), to (8), lane (4, 4), born (4), base (4), first (4), (length (2), bytes)...
     9 RECEIVED run (8), mine (8), lane (4, 4), born (4), next (4)      see relay.py
 """
 
@@ -30,7 +30,8 @@ _STAMP = struct.Struct("!QQ8s")
 _TOKEN = struct.Struct("!I")
 _SUMMARY = struct.Struct("!IQ")
 _PART = struct.Struct("!BBB")
-_LETTERS = struct.Struct("!QQIIII")
+_LETTERS = struct.Struct("!QQIIIII")
+_RECEIVED = struct.Struct("!QQIIII")
 _LETTER = struct.Struct("!H")
 CHUNK = MAX_PAYLOAD - _FRAME.size - 1 - 64 - _STAMP.size - _PART.size  # bytes of a record in one part: 1,271
 MAX_PARTS = -(-MAX_RECORD // CHUNK)  # 39
@@ -104,12 +105,14 @@ Lane = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Payloads of one lane, numbered from `first`, of the agent's start `run` for the peer's start `to` (0: unknown)."""
+    """Payloads of one lane, numbered from `first`, of our start `run` for the peer's `to` (0: unknown). `base`: the peer
+    is known to have all before it."""
 
     run: int
     to: int
     lane: Lane
     born: int
+    base: int
     first: int
     payloads: tuple[bytes, ...]
 
@@ -159,11 +162,11 @@ def _body(message: Message) -> tuple[int, bytes]:
             return 6, bytes((complete,)) + _text(first) + _text(end) + rows
         case Want(hosts):
             return 7, b"".join(map(_text, hosts))
-        case Letters(run, to, lane, born, first, payloads):
+        case Letters(run, to, lane, born, base, first, payloads):
             rows = b"".join(_LETTER.pack(len(p)) + p for p in payloads)
-            return 8, _LETTERS.pack(run, to, *lane, born, first) + rows
+            return 8, _LETTERS.pack(run, to, *lane, born, base, first) + rows
         case Received(run, mine, lane, born, following):
-            return 9, _LETTERS.pack(run, mine, *lane, born, following)
+            return 9, _RECEIVED.pack(run, mine, *lane, born, following)
 
 
 def pack(messages: Iterable[Message]) -> list[bytes]:
@@ -186,7 +189,7 @@ def parts(host: str, stamp: Stamp, data: bytes, *, delta: bool) -> list[Part]:
     return [Part(host, stamp, delta, i, count, data[i * CHUNK : (i + 1) * CHUNK]) for i in range(count)]
 
 
-def letters(run: int, to: int, lane: Lane, born: int, first: int, payloads: list[bytes]) -> list[Letters]:
+def letters(run: int, to: int, lane: Lane, born: int, base: int, first: int, payloads: list[bytes]) -> list[Letters]:
     """The payloads in as few messages as hold them."""
     made: list[Letters] = []
     row: list[bytes] = []
@@ -194,11 +197,11 @@ def letters(run: int, to: int, lane: Lane, born: int, first: int, payloads: list
     for payload in payloads:
         size = _LETTER.size + len(payload)
         if size > room:
-            made.append(Letters(run, to, lane, born, first, tuple(row)))
+            made.append(Letters(run, to, lane, born, base, first, tuple(row)))
             first, row, room = first + len(row), [], LETTERS_ROOM
         row.append(payload)
         room -= size
-    return [*made, Letters(run, to, lane, born, first, tuple(row))]
+    return [*made, Letters(run, to, lane, born, base, first, tuple(row))]
 
 
 class _Body:
@@ -281,18 +284,18 @@ def _read_want(b: _Body) -> Message:
 
 
 def _read_letters(b: _Body) -> Message:
-    run, to, here, there, born, first = _LETTERS.unpack(b.take(_LETTERS.size))
+    run, to, here, there, born, base, first = _LETTERS.unpack(b.take(_LETTERS.size))
     payloads = []
     while b.more:
         payload = b.take(_LETTER.unpack(b.take(_LETTER.size))[0])
         if not 0 < len(payload) <= MAX_LETTER:
             raise WireError(f"letter of {len(payload)} bytes")
         payloads.append(payload)
-    return Letters(run, to, (here, there), born, first, tuple(payloads))
+    return Letters(run, to, (here, there), born, base, first, tuple(payloads))
 
 
 def _read_received(b: _Body) -> Message:
-    run, mine, here, there, born, following = _LETTERS.unpack(b.take(_LETTERS.size))
+    run, mine, here, there, born, following = _RECEIVED.unpack(b.take(_RECEIVED.size))
     return Received(run, mine, (here, there), born, following)
 
 

@@ -109,7 +109,7 @@ class Relay:
         if into is None or message.born > into.born:
             if into is None and len(known.into) >= MAX_LANES:
                 known.into.popitem(last=False)
-            into = known.into[message.lane] = _In(message.born)
+            into = known.into[message.lane] = _In(message.born, message.base)
         into.used = now
         known.into.move_to_end(message.lane)
         for number, payload in enumerate(message.payloads, message.first):
@@ -137,10 +137,6 @@ class Relay:
             out.base, out.flying, out.tries, out.since = message.next, out.flying - done, 0, now
             out.due = now + self._wait(host, out) if out.flying else None
             out.used = now
-            self._pour(host, known, message.lane, out, now)
-        elif message.next == 0 and out.base > 0:
-            self._births += 1  # the peer forgot the lane
-            out.born, out.base, out.flying, out.tries = self._births, 0, 0, 0
             self._pour(host, known, message.lane, out, now)
         return found
 
@@ -216,7 +212,7 @@ class Relay:
         if fresh <= out.flying:
             return
         payloads = [out.queue[i] for i in range(out.flying, fresh)]
-        made = letters(self.run, known.run or 0, lane, out.born, out.base + out.flying, payloads)
+        made = letters(self.run, known.run or 0, lane, out.born, out.base, out.base + out.flying, payloads)
         self._tell(host, list(made))
         out.flying = fresh
         out.due = now + self._wait(host, out)
