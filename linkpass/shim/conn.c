@@ -274,6 +274,15 @@ uint32_t lp_conn_send_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, 
     return pump(conn);
 }
 
+bool lp_conn_send_cqe_fast(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint64_t *job_wr_id) {
+    if (conn->mig.state != LP_ACTIVE || epoch != conn->mig.epoch ||
+        !lp_send_ring_retire(conn->sends, token, job_wr_id)) {
+        return false;
+    }
+    conn->error = 0;
+    return true;
+}
+
 uint32_t lp_conn_recv_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint32_t status,
                           bool *deliver, uint64_t *job_wr_id) {
     struct lp_recv_entry entry;

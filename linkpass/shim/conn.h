@@ -100,6 +100,9 @@ void lp_conn_unpost_recv(struct lp_conn *conn, uint32_t token);
  * lp_conn_next; a successful receive goes to the job at once, `*job_wr_id` being its own wr_id and `*deliver`
  * true. */
 uint32_t lp_conn_send_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint32_t status);
+/* The usual case, made short: a success while nothing is being moved. True: `*job_wr_id` goes to the job now,
+ * nothing else to do. False: nothing was done, use lp_conn_send_cqe and lp_conn_next. */
+bool lp_conn_send_cqe_fast(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint64_t *job_wr_id);
 uint32_t lp_conn_recv_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint32_t status,
                           bool *deliver, uint64_t *job_wr_id);
 /* The next completion that the shim itself owes the job, in order. */

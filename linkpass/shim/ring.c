@@ -24,6 +24,14 @@ static uint32_t stride_for(uint32_t max_sge, uint32_t max_inline) {
     return (uint32_t)((need + 15) & ~(size_t)15);
 }
 
+static uint32_t log2_of(uint32_t power) {
+    uint32_t shift = 0;
+    while ((UINT32_C(1) << shift) < power && shift < 31) {
+        shift++;
+    }
+    return shift;
+}
+
 static uint32_t load(const _Atomic uint32_t *value) {
     return atomic_load_explicit(value, memory_order_acquire);
 }
@@ -66,12 +74,14 @@ struct lp_send_ring *lp_send_ring_init(void *block, uint32_t max_wr, uint32_t ma
     ring->max_inline = max_inline;
     ring->stride = stride_for(max_sge, max_inline);
     ring->path_mtu = 256;
+    ring->mtu_shift = 8;
     return ring;
 }
 
 void lp_send_ring_epoch(struct lp_send_ring *ring, uint32_t first_psn, uint32_t path_mtu, uint32_t mails) {
     ring->first_psn = first_psn & LP_PSN_MASK;
     ring->path_mtu = path_mtu;
+    ring->mtu_shift = log2_of(path_mtu);
     ring->posted = LP_MUTANT(LP_M_MAILS_FORGOTTEN) ? 0 : mails;
     ring->acked = 0;
     ring->taken = 0;
@@ -187,7 +197,7 @@ bool lp_send_ring_next(struct lp_send_ring *ring, uint32_t *token) {
 void lp_send_ring_posted(struct lp_send_ring *ring, uint32_t token) {
     struct lp_send_entry *entry = lp_send_ring_at(ring, token);
     entry->first = ring->posted;
-    entry->end = entry->first + lp_packets(entry->op, entry->length, ring->path_mtu);
+    entry->end = entry->first + lp_packets_log2(entry->op, entry->length, ring->mtu_shift);
     if (LP_MUTANT(LP_M_RETRANSMITS) && entry->replays != 0) {
         entry->end += entry->end - entry->first;
     }
@@ -217,6 +227,31 @@ bool lp_send_ring_complete(struct lp_send_ring *ring, uint32_t token) {
         }
     }
     ring->undone = token + 1;
+    return true;
+}
+
+bool lp_send_ring_retire(struct lp_send_ring *ring, uint32_t token, uint64_t *wr_id) {
+    const uint32_t head = peek(&ring->head);
+    const struct lp_send_entry *last = lp_send_ring_at(ring, token);
+    if (ring->undone != head || token - head >= load(&ring->tail) - head || last->state != LP_POSTED ||
+        !(last->flags & LP_SEND_SIGNALED)) {
+        return false;
+    }
+    for (uint32_t at = head; at != token; at++) {
+        const struct lp_send_entry *before = lp_send_ring_at(ring, at);
+        if (before->state != LP_POSTED || (before->flags & LP_SEND_SIGNALED)) {
+            return false;
+        }
+    }
+    for (uint32_t at = head; at != token + 1; at++) {
+        const struct lp_send_entry *entry = lp_send_ring_at(ring, at);
+        ring->taken += lp_op_takes_receive(entry->op);
+        leave_posted(ring, entry);
+    }
+    *wr_id = last->wr_id; /* before the slot is the poster's again */
+    ring->acked = last->end;
+    ring->undone = token + 1;
+    store(&ring->head, token + 1);
     return true;
 }
 

@@ -94,7 +94,7 @@ struct lp_send_ring {
     uint32_t next;            /* oldest that isn't posted in this epoch (poster's) */
     _Atomic uint32_t fragile; /* posted and not known complete, of a kind that may not be settled: atomics,
                                  opaque, local */
-    uint32_t reserved;
+    uint32_t mtu_shift;       /* log2 of path_mtu: path MTUs are powers of two */
 };
 
 enum lp_push {
@@ -123,6 +123,10 @@ void lp_send_ring_posted(struct lp_send_ring *ring, uint32_t token);
 /* A completion proves it and every earlier posted one. False: no such request is posted (a provider's fault).
  */
 bool lp_send_ring_complete(struct lp_send_ring *ring, uint32_t token);
+/* The same and pop in one, for the usual case: the token's entry is signaled, those before it aren't, none
+ * waits. True: everything up to it is taken off, `*wr_id` is its own. False: nothing was done, go the long
+ * way. */
+bool lp_send_ring_retire(struct lp_send_ring *ring, uint32_t token, uint64_t *wr_id);
 /* Takes the oldest entry off, if it is DONE. */
 bool lp_send_ring_pop(struct lp_send_ring *ring, struct lp_send_entry *entry);
 /* Takes the oldest entry off, whatever its state (the connection has failed). */

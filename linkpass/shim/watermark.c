@@ -3,6 +3,14 @@
 #include "mutant.h"
 
 uint64_t lp_packets(enum lp_op op, uint64_t length, uint32_t path_mtu) {
+    uint32_t shift = 0;
+    while ((UINT64_C(1) << shift) < path_mtu) { /* path MTUs are powers of two, 256 to 4096 */
+        shift++;
+    }
+    return lp_packets_log2(op, length, shift);
+}
+
+uint64_t lp_packets_log2(enum lp_op op, uint64_t length, uint32_t mtu_shift) {
     switch (op) {
     case LP_OP_LOCAL:
         return 0;
@@ -16,7 +24,7 @@ uint64_t lp_packets(enum lp_op op, uint64_t length, uint32_t path_mtu) {
     default:
         break;
     }
-    return length == 0 ? 1 : (length + path_mtu - 1) / path_mtu;
+    return length == 0 ? 1 : (length + (UINT64_C(1) << mtu_shift) - 1) >> mtu_shift;
 }
 
 /* Every verdict unknown: the mark itself can't be used. */

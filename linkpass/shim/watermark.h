@@ -43,6 +43,8 @@ enum lp_verdict {
 /* Packets that a request occupies in its sender's PSN space: those it sends, or, for a READ, those of the
  * response. */
 uint64_t lp_packets(enum lp_op op, uint64_t length, uint32_t path_mtu);
+/* The same without a division, for the fast path: path MTU = 1 << mtu_shift. */
+uint64_t lp_packets_log2(enum lp_op op, uint64_t length, uint32_t mtu_shift);
 
 static inline uint32_t lp_psn_add(uint32_t psn, uint64_t count) {
     return (uint32_t)((psn + count) & LP_PSN_MASK);

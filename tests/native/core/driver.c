@@ -147,7 +147,12 @@ void driver_poll_one(struct world *world, unsigned path, unsigned end) {
             oracle_recv_done(world, end, wr_id, cqe.message);
         }
     } else {
-        actions = lp_conn_send_cqe(conn, epoch, cqe.token, cqe.status);
+        struct lp_done done = {.status = LP_WC_OK};
+        if (cqe.status == LP_WC_OK && lp_conn_send_cqe_fast(conn, epoch, cqe.token, &done.wr_id)) {
+            oracle_send_done(world, end, &done);
+        } else {
+            actions = lp_conn_send_cqe(conn, epoch, cqe.token, cqe.status);
+        }
     }
     driver_do(world, end, actions);
 }
