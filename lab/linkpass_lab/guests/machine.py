@@ -38,7 +38,7 @@ def _die_with(parent: int) -> Callable[[], None]:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        os.nice(qemu.NICE)
+        os.setpriority(os.PRIO_PROCESS, 0, max(qemu.NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
     return arrange
 
