@@ -1,48 +1,7 @@
-#include "ring.h"
-
 #include <string.h>
 
 #include "mutant.h"
-
-#define LINE 64u /* a cache line: entries and payloads start on one */
-
-static size_t aligned(size_t bytes) {
-    return (bytes + LINE - 1) & ~(size_t)(LINE - 1);
-}
-
-static uint32_t slots_for(uint32_t max_wr) {
-    uint32_t slots = 1;
-    while (slots < max_wr && slots < (1u << 31)) {
-        slots <<= 1;
-    }
-    return slots;
-}
-
-static uint32_t stride_for(uint32_t max_sge, uint32_t max_inline) {
-    size_t sges = (size_t)max_sge * sizeof(struct lp_sge);
-    size_t need = sges > max_inline ? sges : max_inline;
-    return (uint32_t)((need + 15) & ~(size_t)15);
-}
-
-static uint32_t log2_of(uint32_t power) {
-    uint32_t shift = 0;
-    while ((UINT32_C(1) << shift) < power && shift < 31) {
-        shift++;
-    }
-    return shift;
-}
-
-static uint32_t load(const _Atomic uint32_t *value) {
-    return atomic_load_explicit(value, memory_order_acquire);
-}
-
-static void store(_Atomic uint32_t *value, uint32_t next) {
-    atomic_store_explicit(value, next, memory_order_release);
-}
-
-static uint32_t peek(const _Atomic uint32_t *value) {
-    return atomic_load_explicit(value, memory_order_relaxed);
-}
+#include "ring_inner.h"
 
 /* ---- sends
  * --------------------------------------------------------------------------------------------------- */
@@ -162,8 +121,11 @@ enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *
     entry->replays = 0;
     if (is_inline) {
         copy_inline(lp_send_ring_payload(ring, tail), send);
-    } else if (send->sge_count != 0) {
-        memcpy(lp_send_ring_payload(ring, tail), send->sges, send->sge_count * sizeof(struct lp_sge));
+    } else {
+        struct lp_sge *sges = lp_send_ring_payload(ring, tail);
+        for (uint32_t i = 0; i < send->sge_count; i++) {
+            sges[i] = send->sges[i];
+        }
     }
     if (post) {
         lp_send_ring_posted(ring, tail);
@@ -342,115 +304,4 @@ enum lp_settle_fault lp_send_ring_settle(struct lp_send_ring *ring, const struct
     ring->next = ring->undone;
     skip_done(ring);
     return fault;
-}
-
-/* ---- receives
- * ------------------------------------------------------------------------------------------------ */
-
-static char *recv_entries(const struct lp_recv_ring *ring) {
-    return (char *)ring + aligned(sizeof(*ring));
-}
-
-size_t lp_recv_ring_bytes(uint32_t max_wr, uint32_t max_sge) {
-    size_t slots = slots_for(max_wr);
-    return aligned(sizeof(struct lp_recv_ring)) + aligned(slots * sizeof(struct lp_recv_entry)) +
-           aligned(slots * max_sge * sizeof(struct lp_sge));
-}
-
-struct lp_recv_ring *lp_recv_ring_init(void *block, uint32_t max_wr, uint32_t max_sge) {
-    struct lp_recv_ring *ring = block;
-    memset(block, 0, lp_recv_ring_bytes(max_wr, max_sge));
-    ring->slots = slots_for(max_wr);
-    ring->max_wr = max_wr;
-    ring->max_sge = max_sge;
-    return ring;
-}
-
-void lp_recv_ring_epoch(struct lp_recv_ring *ring) {
-    uint32_t head = peek(&ring->head);
-    if (LP_MUTANT(LP_M_RECV_TWICE) && head != 0) {
-        head -= 1;
-        store(&ring->head, head);
-    }
-    ring->next = head;
-    for (uint32_t at = head; at != load(&ring->tail); at++) {
-        lp_recv_ring_at(ring, at)->state = LP_HELD;
-    }
-}
-
-struct lp_recv_entry *lp_recv_ring_at(struct lp_recv_ring *ring, uint32_t token) {
-    return (struct lp_recv_entry *)(void *)recv_entries(ring) + (token & (ring->slots - 1));
-}
-
-struct lp_sge *lp_recv_ring_sges(struct lp_recv_ring *ring, uint32_t token) {
-    char *base = recv_entries(ring) + aligned((size_t)ring->slots * sizeof(struct lp_recv_entry));
-    return (struct lp_sge *)(void *)base + (size_t)(token & (ring->slots - 1)) * ring->max_sge;
-}
-
-uint32_t lp_recv_ring_count(const struct lp_recv_ring *ring) {
-    return load(&ring->tail) - load(&ring->head);
-}
-
-enum lp_push lp_recv_ring_push(struct lp_recv_ring *ring, uint64_t wr_id, const struct lp_sge *sges,
-                               uint32_t count, bool post, uint32_t *token) {
-    const uint32_t tail = peek(&ring->tail);
-    if (tail - load(&ring->head) >= ring->max_wr) {
-        return LP_PUSH_FULL;
-    }
-    if (count > ring->max_sge) {
-        return LP_PUSH_TOO_BIG;
-    }
-    struct lp_recv_entry *entry = lp_recv_ring_at(ring, tail);
-    entry->wr_id = wr_id;
-    entry->sge_count = count;
-    entry->state = LP_HELD;
-    if (count != 0) {
-        memcpy(lp_recv_ring_sges(ring, tail), sges, count * sizeof(*sges));
-    }
-    if (post) {
-        lp_recv_ring_posted(ring, tail);
-    }
-    *token = tail;
-    store(&ring->tail, tail + 1);
-    return LP_PUSH_OK;
-}
-
-void lp_recv_ring_unpush(struct lp_recv_ring *ring, uint32_t token) {
-    if (ring->next == token + 1) {
-        ring->next = token;
-    }
-    store(&ring->tail, token);
-}
-
-bool lp_recv_ring_next(struct lp_recv_ring *ring, uint32_t *token) {
-    *token = ring->next;
-    return ring->next != peek(&ring->tail);
-}
-
-void lp_recv_ring_posted(struct lp_recv_ring *ring, uint32_t token) {
-    lp_recv_ring_at(ring, token)->state = LP_POSTED;
-    ring->next = token + 1;
-}
-
-bool lp_recv_ring_consume(struct lp_recv_ring *ring, uint32_t token, struct lp_recv_entry *entry) {
-    const uint32_t head = peek(&ring->head);
-    if (head == load(&ring->tail) || token != head || lp_recv_ring_at(ring, head)->state != LP_POSTED) {
-        return false;
-    }
-    *entry = *lp_recv_ring_at(ring, head);
-    store(&ring->head, head + 1);
-    return true;
-}
-
-bool lp_recv_ring_discard(struct lp_recv_ring *ring, struct lp_recv_entry *entry) {
-    const uint32_t head = peek(&ring->head);
-    if (head == load(&ring->tail)) {
-        return false;
-    }
-    *entry = *lp_recv_ring_at(ring, head);
-    store(&ring->head, head + 1);
-    if (ring->next == head) {
-        ring->next = head + 1;
-    }
-    return true;
 }
