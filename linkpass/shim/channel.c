@@ -144,6 +144,8 @@ void lp_channel_up(struct lp_lane *lane) {
         up.flags |= LP_CONN_PSN_UNTRUSTED;
     name_device(up.device, sizeof(up.device), lane->qp->context->name);
     queue_frame(&up, LP_CONN_UP, sizeof(up));
+    lane->told_state = LP_ACTIVE;
+    lane->told_epoch = lane->conn.mig.epoch;
     lp_channel_state(lane);
 }
 

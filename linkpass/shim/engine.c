@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -46,7 +47,24 @@ static bool mail(struct lp_lane *lane, enum lp_mail_kind kind) {
     return true;
 }
 
+/* What a lane is about, on standard error; for LINKPASS_DEBUG. */
+static void trace(const struct lp_lane *lane, const char *what, uint32_t actions) {
+    const struct lp_mig *mig = &lane->conn.mig;
+
+    fprintf(stderr, "linkpass: %.6f lane %lu qp %u %s: %s, %s, epoch %u base %u spare %u, actions %x; spares",
+            (double)lp_now_ns() * 1e-9, (unsigned long)lane->id, lane->own.qp_num,
+            mig->role == LP_LEADER ? "leader" : "follower", what, lp_state_text(mig->state), mig->epoch,
+            mig->base, mig->spare, actions);
+    for (uint32_t id = 0; id < LP_SPARES; id++)
+        if (lane->spares[id])
+            fprintf(stderr, " %u:%u/%u%s", id, lane->spares[id]->mine.round, lane->spares[id]->stage,
+                    lane->conn.spares[id].usable ? "+" : "");
+    fputc('\n', stderr);
+}
+
 void lp_engine_act(struct lp_lane *lane, uint32_t actions) {
+    if (lp_debug && actions)
+        trace(lane, "act", actions);
     while (actions) {
         const uint64_t now = lp_now_ns();
         uint32_t more = 0;
@@ -246,7 +264,6 @@ static void measure(struct lp_lane *lane) {
     lane->fence_ns = lane->fenced_ns - lane->triggered_ns;
     lane->settle_ns = lane->settled_ns - lane->triggered_ns;
     lane->triggered_ns = lane->replayed_ns = 0;
-    lp_channel_state(lane);
 }
 
 static uint32_t step_flowing(struct lp_lane *lane) {
@@ -385,13 +402,25 @@ static void pump(struct lp_lane *lane) {
         lp_deliver_pump(lane->recv_queue);
 }
 
-/* Halves of epochs that are past: the core needs them no more once requests flow on a newer one. */
-static void retire(struct lp_lane *lane) {
+/* Halves of epochs that are past: drained, their marks taken, so that they can be made anew. */
+static void retire(struct lp_lane *lane, bool fenced) {
     for (uint32_t id = 0; id < LP_SPARES; id++) {
         struct lp_half *half = lane->spares[id];
-        if (half && half->stage == LP_STAGE_OPEN && half != lane->now)
+        if (half && half->stage == LP_STAGE_OPEN && (fenced || half != lane->now))
             lp_spare_drop(lane, id);
     }
+}
+
+/* The states that an agent acts upon. */
+static void tell_state(struct lp_lane *lane) {
+    const struct lp_mig *mig = &lane->conn.mig;
+
+    if ((mig->state != LP_ACTIVE && mig->state != LP_FENCED && mig->state != LP_FAILED) ||
+        (mig->state == lane->told_state && mig->epoch == lane->told_epoch))
+        return;
+    lane->told_state = mig->state;
+    lane->told_epoch = mig->epoch;
+    lp_channel_state(lane);
 }
 
 uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
@@ -415,10 +444,12 @@ uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
     next = due < next ? due : next;
     const bool busy = is_busy(lane) || reads_keys(lane);
     const bool flows = lane->conn.mig.state == LP_ACTIVE && !busy;
+    const bool fenced = lane->conn.mig.state == LP_FENCED;
     const bool closes = lane->closing && (lane->failed || !lane->failing);
+    tell_state(lane);
     pthread_mutex_unlock(&lane->lock);
-    if (flows)
-        retire(lane);
+    if (flows || fenced)
+        retire(lane, fenced);
     if (closes && lane->failed)
         lp_spare_drop_all(lane, true);
     lane->closing = lane->closing && !closes;

@@ -118,7 +118,8 @@ struct lp_lane {
     uint64_t give_up_at, attempt_at, keys_until, order_at, fail_at, look_at; /* ns, 0: off */
     uint64_t triggered_ns, fenced_ns, settled_ns, replayed_ns;
     uint64_t gap_ns, fence_ns, settle_ns, replayed_bytes;
-    uint32_t forks;
+    uint8_t told_state;
+    uint32_t told_epoch, forks;
     struct lp_lane *next, *previous;
 };
 

@@ -288,9 +288,11 @@ void lp_spare_want(struct lp_lane *lane, const struct lp_spare_want *want) {
             half->mine.round == want->round && !strcmp(half->reserve->nic->name, (const char *)want->device);
         if (same && half->stage != LP_STAGE_BROKEN)
             lp_channel_spare(lane, &half->mine);
-        if (same || (int32_t)(want->round - half->mine.round) < 0 || half == lane->now)
+        if (same || (int32_t)(want->round - half->mine.round) < 0)
             return;
         lp_spare_drop(lane, want->id);
+        if (lane->spares[want->id])
+            return; /* in use */
     }
     half = make(lane, want);
     if (half) {
@@ -305,7 +307,7 @@ void lp_spare_want(struct lp_lane *lane, const struct lp_spare_want *want) {
 void lp_spare_drop(struct lp_lane *lane, uint32_t id) {
     struct lp_half *half = lane->spares[id];
 
-    if (!half || (half == lane->now && !lane->dead && !lane->failed))
+    if (!half || (half == lane->now && !lane->dead && !lane->failed && !lp_mig_is_fenced(&lane->conn.mig)))
         return;
     pthread_mutex_lock(&lane->lock);
     if (half->stage == LP_STAGE_USABLE)

@@ -15,7 +15,7 @@
 
 #include "abi.h"
 
-enum { CLIENTS = 8, CONNS = 4096, TICK_MS = 20, HELD = 64 };
+enum { LP_CONN_FENCED = 5 /* LP_FENCED of migrate.h */, CLIENTS = 8, CONNS = 4096, TICK_MS = 20, HELD = 64 };
 
 struct conn {
     int client; /* index, -1: free */
@@ -24,7 +24,7 @@ struct conn {
     uint32_t host, rail; /* of the job's own queue pair */
     uint32_t spare;      /* in use, or LP_SPARES */
     uint32_t migrations;
-    bool failed;
+    bool failed, fenced;
     struct conn *peer;
     uint32_t round[LP_SPARES];
     bool here[LP_SPARES]; /* told of its half of this round */
@@ -180,10 +180,10 @@ static uint32_t rail_of(const struct conn *conn) {
 /* Every rail but the one in use shall have a spare. */
 static void look_after(struct conn *conn) {
     if (conn->client < 0 || !conn->peer || conn->failed || conn->peer->failed ||
-        conn->spare != conn->peer->spare)
+        (conn->spare != conn->peer->spare && !conn->fenced))
         return;
     for (uint32_t rail = 0; rail < agent.manners.rails && rail < LP_SPARES; rail++)
-        if (rail != rail_of(conn))
+        if (rail != rail_of(conn) || (conn->fenced && conn->peer->fenced))
             want_pair(conn, rail);
 }
 
@@ -225,19 +225,27 @@ static void went_down(struct conn *conn, uint32_t reason) {
     conn->client = -1;
 }
 
+/* That pair is used up: anew. */
+static void spend(struct conn *conn, uint32_t id) {
+    if (id >= LP_SPARES)
+        return;
+    conn->here[id] = false;
+    conn->round[id]++;
+    if (conn->peer)
+        conn->peer->here[id] = false;
+}
+
 static void told_state(struct conn *conn, const struct lp_conn_state *state) {
-    const uint32_t before = rail_of(conn);
+    const uint32_t before = conn->spare;
+    const bool was_fenced = conn->fenced;
 
     conn->migrations = state->migrations;
-    if (conn->spare == state->spare)
-        return;
+    conn->fenced = state->state == LP_CONN_FENCED;
     conn->spare = state->spare;
-    if (before < LP_SPARES && before != rail_of(conn)) { /* used up: anew */
-        conn->here[before] = false;
-        conn->round[before]++;
-        if (conn->peer)
-            conn->peer->here[before] = false;
-    }
+    if (before != state->spare)
+        spend(conn, before);
+    if (conn->fenced && !was_fenced)
+        spend(conn, state->spare);
     look_after(conn);
 }
 

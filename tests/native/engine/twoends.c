@@ -121,6 +121,8 @@ static void *break_things(void *arg) {
                 return NULL;
             nap_us(1000);
         }
+        if (!i)
+            nap_us(50000); /* made is not yet proven */
         fault(chance() % plan.rails);
         if (atomic_load(&sides[0].ended) || atomic_load(&sides[1].ended))
             return NULL;
