@@ -105,8 +105,8 @@ def _unattachable(command: Path) -> str:
         mode = command.stat().st_mode
         with command.open("rb") as f:
             head = f.read(ELF_HEAD)
-            if head[:2] == b"#!" or head[:4] != b"\x7fELF":
-                return ""
+            if len(head) < ELF_HEAD or head[:4] != b"\x7fELF":
+                return ""  # a script, or something that the kernel will complain about
             if mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() != 0:
                 return f"{command} is set-uid: the loader preloads nothing into it"
             if head[4] != 2 or head[5] != 1:

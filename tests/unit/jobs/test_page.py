@@ -15,7 +15,7 @@ ONE, TWO = RdmaPort("mlx5_0", 1), RdmaPort("mlx5_1", 1)
 
 
 class Reader:
-    """By the offsets of abi.h: magic 0, version 4, count 6, generation 8, beat 16, incarnation 24; entries from 64."""
+    """By the offsets of abi.h: magic 0, version 4, count 6, generation 8, beat 16, incarnation 24, entries 64."""
 
     def __init__(self, page: Page) -> None:
         self._map = mmap.mmap(page.fd, 4096, prot=mmap.PROT_READ)
