@@ -147,7 +147,7 @@ class Agent:
             for line in self.routes.adopt(interface_name):
                 self.events.add(EventKind.AGENT, settings.host, line)
         self.probing = Probing(
-            ProbeRule(rule, probe.timeout, probe.lost),
+            ProbeRule(rule, probe.timeout, probe.lost, grace=probe.timeout),
             ScheduleRule(probe.period, probe.idle_period, probe.max_rate),
             Random(),
         )

@@ -1,11 +1,14 @@
 """What probes say of one path.
 
-A probe that isn't answered within `timeout` is lost until its answer comes after all. One lost probe makes the path
-SUSPECT: still used, and probed together with the peer's other paths. `lost` of them in a row make it DOWN, but only
-with proof that the peer's agent was alive to answer: an answer, over another path, to a probe that left no earlier
-than the last of the lost ones. And only probes count that left while the peer was already answering on that other
-path: those lost while its agent was being restarted say nothing of the path. Without that proof nothing tells
-a dead path from a dead or busy agent, so the path stays SUSPECT and in use.
+A probe that isn't answered within the path's patience (`timeout`, or three times the usual round trip where that is
+longer) is lost until its answer comes after all. One lost probe makes the path SUSPECT: still used, and probed
+together with the peer's other paths. `lost` of them in a row make it DOWN, but only with proof that the peer's agent
+was alive to answer: an answer, over another path, to a probe that left no earlier than the last of the lost ones.
+
+The proof must have come promptly, and after it the lost probes get `grace` more: an agent that was held up answers
+what waits on its sockets one path after the other. And only probes count that left while the peer was already
+answering on that other path: those lost while its agent was being restarted say nothing of the path. Without proof
+nothing tells a dead path from a dead or busy agent, so the path stays SUSPECT and in use.
 """
 
 from dataclasses import dataclass, replace
@@ -24,17 +27,22 @@ MOVES: dict[PortState, frozenset[PortState]] = {
     S.HELD: frozenset({S.UP, S.DOWN}),
 }
 
+# Round trips that a probe may take before it counts as lost, and the weight of the newest in their mean: RFC 6298's
+# smoothing, and about its variance term.
+ROUND_TRIPS = 3.0
+NEWEST = 1 / 8
+LONGEST_PATIENCE = 1.0  # s
 OUTSTANDING = 64  # unanswered probes that are remembered; older ones can't be answered any more
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRule:
-    """`timeout` in seconds, `lost` in probes. `grace` (s): an answer in flight beside the proof still counts."""
+    """`timeout` in seconds, `lost` in probes. `grace` (s): how long after the proof an answer still counts."""
 
     hold: HoldDownRule
     timeout: float = 0.015
     lost: int = 3
-    grace: float = 0.003
+    grace: float = 0.015
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +78,16 @@ class ProbedPath:
     cause: str = "not probed yet"
     waiting: tuple[Sent, ...] = ()  # unanswered since the last answer, oldest first
     rtt: float | None = None
+    mean_rtt: float = 0.0
     hold: HoldDown = NEVER_FELL
     held_until: float | None = None
     flaps: int = 0
     last_flap: float | None = None
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a probe of this path counts as lost."""
+        return max(self.rule.timeout, min(LONGEST_PATIENCE, ROUND_TRIPS * self.mean_rtt))
 
     def sent(self, seq: int, now: float) -> "ProbedPath":
         """A probe left."""
@@ -84,7 +98,9 @@ class ProbedPath:
         asked = next((p for p in self.waiting if p.seq == seq), None)
         if asked is None:
             return self
-        path = replace(self, waiting=tuple(p for p in self.waiting if p.seq > seq), rtt=now - asked.at)
+        rtt = now - asked.at
+        mean = self.mean_rtt + NEWEST * (rtt - self.mean_rtt)  # from 0: the first probe also waits for ARP
+        path = replace(self, waiting=tuple(p for p in self.waiting if p.seq > seq), rtt=rtt, mean_rtt=mean)
         if self.state == S.DOWN:
             until = now + self.hold.length
             held = path._move(S.HELD, now, f"probes answered again; hold-down {self.hold.length:g} s")
@@ -95,7 +111,7 @@ class ProbedPath:
 
     def tick(self, now: float, proof: Proof = NO_PROOF) -> "ProbedPath":
         """Let time pass. `proof` is the newest sign of life that the peer gave over its other paths."""
-        lost = [p for p in self.waiting if now >= p.at + self.rule.timeout]
+        lost = [p for p in self.waiting if now >= p.at + self.patience]
         if self.state == S.HELD:
             if self._proven(lost, now, proof):
                 return self._down(len(lost), now)
@@ -130,7 +146,7 @@ class ProbedPath:
 
     def wakes_at(self, now: float, proof: Proof = NO_PROOF) -> float | None:
         """When `tick` will matter next, as far as can be told now."""
-        times = [p.at + self.rule.timeout for p in self.waiting]
+        times = [p.at + self.patience for p in self.waiting]
         times.append(proof.received + self.rule.grace)
         if self.held_until is not None:
             times.append(self.held_until)

@@ -36,12 +36,12 @@ class Probing:
             self._signs.pop(gone, None)
             self._unbroken.pop(gone, None)
             self._wake_at.pop(gone, None)
-        for path in wanted - set(self._paths):
-            self._paths[path] = ProbedPath(self._rule, since=now)
         self._siblings = {}
-        for path in wanted:
+        for path in paths:  # in the order given, not that of hashes: a run must be repeatable
+            if path not in self._paths:
+                self._paths[path] = ProbedPath(self._rule, since=now)
             self._siblings.setdefault(path.peer, []).append(path)
-        self._schedule.set_paths(wanted, in_use, now)
+        self._schedule.set_paths(paths, in_use, now)
 
     def get(self, path: PathId) -> ProbedPath:
         """The state of one path."""
@@ -77,11 +77,10 @@ class Probing:
         if before is None or sent is None:
             return False
         # Late is no gap: a busy agent answers what waits on its sockets, also on paths that are in doubt.
-        if path not in self._unbroken or any(
-            p.seq < seq and now >= p.at + self._rule.timeout for p in before.waiting
-        ):
+        if path not in self._unbroken or any(p.seq < seq and now >= p.at + before.patience for p in before.waiting):
             self._unbroken[path] = now
-        self._add_sign(path, Proof(sent, now, self._unbroken[path]))
+        if now - sent <= before.patience:  # prompt: the agent wasn't held up when it answered this
+            self._add_sign(path, Proof(sent, now, self._unbroken[path]))
         for other in self._siblings[path.peer]:
             if other != path and self._paths[other].waiting:
                 self._wake(other, now + self._rule.grace)

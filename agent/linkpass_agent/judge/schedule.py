@@ -43,10 +43,13 @@ class ProbeSchedule:
         self._spent_at: float = float("-inf")
 
     def set_paths(self, paths: Collection[PathId], in_use: Collection[PathId], now: float) -> None:
-        """The paths to probe from now on, and those of them that are in use. Paths that speed up start soon."""
+        """The paths to probe from now on, and those of them that are in use. Paths that speed up start soon.
+
+        The order of `paths` is that of the random draws: a run can be repeated if it doesn't hang on hashes.
+        """
         faster = frozenset(in_use) - self._fast
         self._all, self._fast = frozenset(paths), frozenset(in_use) & frozenset(paths)
-        for path in self._all:
+        for path in paths:
             if path not in self._next or path in faster:
                 self._put(path, now + self._random.random() * self.interval(path))
         for path in set(self._next) - self._all:
