@@ -1,0 +1,84 @@
+"""Whole fleets on virtual time: everything holds with the agents as they are, and not with agents that are broken."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linkpass_agent.simulate.broken import VARIANTS
+from linkpass_agent.simulate.faults import Fault, Kind
+from linkpass_agent.simulate.run import BOOT, Shape, run
+
+ROOT = Path(__file__).parents[2]
+SMALL = Shape(hosts=6, rails=3, storm=8.0, quiet=10.0)
+
+
+def simulate(*words: str, hashes: str = "0") -> subprocess.CompletedProcess[str]:
+    folders = os.pathsep.join(str(ROOT / f) for f in (".", "agent", "topology"))
+    return subprocess.run(
+        [sys.executable, "-m", "linkpass_agent.simulate", *words],
+        env={"PYTHONPATH": folders, "PYTHONHASHSEED": hashes, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_fleet_under_heavy_faults_keeps_what_must_hold(seed: int) -> None:
+    result = run(seed, SMALL)
+    assert result.broken is None, f"{result.broken}; replay with: linkpass-lab simulate --seed {seed}"
+    assert result.counts.acts > 0 and result.counts.checks > 0
+
+
+def test_seed_replays_exactly_whatever_the_hashes_are() -> None:
+    words = ("--seed", "4", "--hosts", "5", "--storm", "4", "--quiet", "8", "--json")
+    one, other = (json.loads(simulate(*words, hashes=h).stdout) for h in ("1", "2"))
+    del one["seconds"], other["seconds"]
+    assert one == other
+    assert one["steps"] > 1000
+
+
+# A fault schedule for each variant under which the simulator must notice; the name of what it says is broken.
+FLAPS = tuple(Fault(BOOT + 0.5 + 1.6 * n, Kind.FLAP, "b", "rail1", 0.3) for n in range(5))
+CAUGHT = {
+    "tiers-ignored": (FLAPS, "use"),
+    "hold-down-off": (FLAPS, "damping"),
+    "hold-down-flat": (FLAPS, "damping"),
+    "no-proof-needed": ((Fault(BOOT + 1.0, Kind.FREEZE, "b", lasts=2.0),), "false-path"),
+    "last-path-goes": (
+        tuple(Fault(BOOT + 1.0 + n, Kind.FLAP, "b", f"rail{n}", 5.0) for n in range(3)),
+        "last",
+    ),
+    "no-repair": ((Fault(BOOT + 0.9, Kind.STORM, lasts=6.0, amount=0.9), *FLAPS), "converged"),
+}
+
+
+@pytest.mark.parametrize("variant", sorted(CAUGHT))
+def test_broken_agents_are_caught(variant: str) -> None:
+    faults, what = CAUGHT[variant]
+    result = run(3, SMALL, faults, variant=VARIANTS[variant])
+    assert result.broken is not None and result.broken.what == what, str(result.broken)
+
+
+@pytest.mark.parametrize("variant", sorted(CAUGHT))
+def test_same_faults_break_nothing_of_agents_that_are_whole(variant: str) -> None:
+    assert run(3, SMALL, CAUGHT[variant][0]).broken is None
+
+
+def test_breach_is_told_with_the_faults_that_are_enough_and_a_trace() -> None:
+    told = simulate("--seed", "2", "--hosts", "4", "--storm", "6", "--broken", "tiers-ignored")
+    assert told.returncode == 1, told.stderr
+    assert "seed 2: DOES NOT HOLD" in told.stdout
+    assert "faults are enough:" in told.stdout
+    assert "BROKEN use" in told.stdout
+
+
+def test_fault_file_that_is_none_is_an_error_with_its_name(tmp_path: Path) -> None:
+    bad = tmp_path / "faults.json"
+    bad.write_text("[3]")
+    told = simulate("--faults", str(bad))
+    assert (told.returncode, "faults.json" in told.stderr) == (3, True)
