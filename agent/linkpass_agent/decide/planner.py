@@ -13,6 +13,7 @@ Tier 3 is the guard that never takes the last usable path away, however wrong th
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from linkpass.model import Hop, HostRecord, PathVerdict, Plan, PortState, Route, Step
@@ -109,14 +110,19 @@ def _best(peer: PeerPaths, destination: str) -> tuple[int, list[tuple[Hop, PathV
     return best, tiers[best]
 
 
+@lru_cache(maxsize=65536)
+def _version(address: str) -> int:
+    return ip_address(address).version
+
+
 def _same_family(address: str, candidates: Iterable[str]) -> str | None:
-    version = ip_address(address).version
-    return next((c for c in candidates if ip_address(c).version == version), None)
+    version = _version(address)
+    return next((c for c in candidates if _version(c) == version), None)
 
 
 def _gateway(destination: str, addresses: tuple[str, ...]) -> str | None:
     """The neighbour's address to use: the destination's own family, else IPv6 (RFC 5549 allows it for IPv4)."""
-    return _same_family(destination, addresses) or next((a for a in addresses if ip_address(a).version == 6), None)
+    return _same_family(destination, addresses) or next((a for a in addresses if _version(a) == 6), None)
 
 
 def _why(peer: PeerPaths, chosen: list[tuple[Hop, PathVerdict]]) -> str:
