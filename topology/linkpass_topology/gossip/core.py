@@ -5,7 +5,7 @@ when `next_timer` says. `now` is monotonic seconds and never runs backwards. See
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 
 from linkpass.errors import WireError
@@ -14,9 +14,11 @@ from linkpass.wire import HOST, Stamp, encode, fit, stamp_of
 from linkpass_topology.gossip import messages as m
 from linkpass_topology.gossip import seal, sync
 from linkpass_topology.gossip.assembly import Assembly, rebuild
+from linkpass_topology.gossip.fleet import Fleet
 from linkpass_topology.gossip.handshake import Handshakes
 from linkpass_topology.gossip.keyring import Keyring
 from linkpass_topology.gossip.limits import Backoff, Timers, TokenBucket
+from linkpass_topology.gossip.membership import Member
 from linkpass_topology.gossip.messages import MAX_DATAGRAM, NO_STAMP, Message
 from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import (
@@ -25,6 +27,7 @@ from linkpass_topology.gossip.outputs import (
     Drop,
     Dropped,
     Learned,
+    MemberTurned,
     Output,
     Outrun,
     PeerSilent,
@@ -37,6 +40,8 @@ from linkpass_topology.gossip.roster import Roster
 from linkpass_topology.view import Outcome, View
 
 PULL_WAIT = 0.2  # s for records that were asked for
+REACH = 3  # times that a member is asked for a session
+UNSPECIFIED = ("0.0.0.0", "::")
 
 
 class Gossip:
@@ -68,6 +73,12 @@ class Gossip:
         self._outruns = Backoff(1.0, 60.0)
         self._out: list[Output] = []
         self.relay = Relay(int.from_bytes(entropy(8)) | 1, self._tell_host, self._rtt)
+        self._here: Address | None = None
+        self._started = False
+        self._told: set[str] = set()  # whom the owner thinks to be connected
+        self._fleet_at: float | None = None
+        swim = self.options.swim
+        self.fleet = Fleet(host, self.view, swim, rng, _Links(self), self._on_fleet) if swim else None
 
     # What the owner calls
 
@@ -75,6 +86,12 @@ class Gossip:
         """Ask every seed but `here`, our own address; call once."""
         if here is not None:
             self._roster.targets.pop(here, None)
+        self._started = True
+        if self.fleet is not None:
+            self.fleet.roads.port = here[1] if here else next((port for _, port in self._roster.targets), 0)
+            self._here = here if here is not None and here[0] not in UNSPECIFIED else None
+            self.fleet.start(now)
+            self._announce(now)
         for addr in list(self._roster.targets):
             self._hello(addr, now)
         self._timers.set(("sync", ""), now + self._jitter(self.options.anti_entropy))
@@ -87,16 +104,43 @@ class Gossip:
         """
         record = fit(record)
         encoded = encode(record)
-        if self.view.publish(record, stamp_of(record, encoded)) is not None:
+        change = self.view.publish(record, stamp_of(record, encoded))
+        if change is not None:
             self._own.set(record, encoded)
-            for peer in self._roster.peers.values():
-                peer.tries = 0
-                self._push(peer, now)
+            hosts: Iterable[str] = self._roster.peers if self.fleet is None else self.fleet.targets(change.ports)
+            for host in list(hosts):
+                peer = self._roster.peers.get(host)
+                if peer is not None:
+                    peer.tries = 0
+                    self._push(peer, now)
+            if self.fleet is not None:
+                self.fleet.learned(change.previous, record, "", now)
+                self._announce(now)
         return self._flush()
+
+    def set_interested(self, hosts: Mapping[str, Collection[str]], now: float) -> list[Output]:
+        """Who has routes or queue pairs with us, and over which of our ports (none named: over any). A change goes
+        straight to those that use the port; in a large fleet sessions are kept with these hosts."""
+        if self.fleet is not None:
+            self.fleet.set_interested(hosts, now)
+        return self._flush()
+
+    def leave(self, now: float) -> list[Output]:
+        """Tell the fleet that we go on purpose; the last thing to do."""
+        if self.fleet is not None:
+            self.fleet.leave(now)
+        return self._flush()
+
+    def members(self) -> list[Member]:
+        """The fleet as we know it, ourselves included, by name; empty without membership."""
+        table = self.fleet.table if self.fleet else None
+        return [table.members[name] for name in table.names] if table else []
 
     def post(self, host: str, lane: m.Lane, payloads: Iterable[bytes], now: float) -> tuple[bool, list[Output]]:
         """Send letters to a peer's owner (see relay.py). False if there is no room for them to wait."""
         taken = self.relay.post(host, lane, payloads, now)
+        if self.fleet is not None:
+            self.fleet.connect(host, now)
         self._arm_relay()
         return taken, self._flush()
 
@@ -115,6 +159,10 @@ class Gossip:
                 self._hello(key, now)
             elif kind == "sync":
                 self._sync(now)
+            elif kind == "fleet":
+                self._fleet_at = None
+                if self.fleet is not None:
+                    self.fleet.tick(now)
             elif kind == "relay":
                 self._out += self.relay.tick(now)
                 self._arm_relay()
@@ -141,16 +189,31 @@ class Gossip:
                 self._links.close(session)
             if not peer.sessions:
                 self._hello(peer.addr, now)
+            elif peer.up and peer.sessions[-1].key != keyring.sending:
+                self._send(peer.addr, self._links.hello(peer.addr, now))  # so that none is left of a key that goes
+        self._announce(now)
         return self._flush()
 
     def heard(self, host: str) -> float | None:
         """When the last genuine message of the peer came in."""
         peer = self._roster.peers.get(host)
+        if peer is None and self.fleet is not None and (member := self.fleet.table.members.get(host)) is not None:
+            return member.heard
         return peer.heard if peer else None
 
     def peers(self) -> list[PeerInfo]:
-        """All peers, and the seeds that never answered."""
-        return self._roster.infos()
+        """All peers and members, and the seeds that never answered."""
+        found = self._roster.infos()
+        if self.fleet is None:
+            return found
+        known = {p.host for p in found} | {self.host}
+        nowhere: Address = ("", 0)
+        for name in self.fleet.table.names:
+            row, heard = self.fleet.table.members[name].row, self.fleet.table.members[name].heard
+            if name not in known:
+                state = "left" if row.status.name == "LEFT" else "connected" if row.status.here else "silent"
+                found.append(PeerInfo(name, row.addr or nowhere, state, heard, None))
+        return found
 
     # Handshakes
 
@@ -202,6 +265,8 @@ class Gossip:
         if peer is None:
             if (spare := self._roster.spare()) is not None:
                 self._forget(spare)
+            if self.fleet is not None:
+                self.fleet.make_room(host, lambda h: now - self._roster.peers[h].heard)
             if self._roster.full:
                 self._links.close(session)
                 raise seal.Refused(Drop.FULL)
@@ -221,21 +286,42 @@ class Gossip:
         self._roster.move(peer, addr)
         peer.prefer(session)
         if not self._timers.armed(("live", peer.host)):
-            self._timers.set(("live", peer.host), now + self._jitter(self.options.keepalive))
+            wait = self.options.keepalive if self._small else self.options.close_after / 2
+            self._timers.set(("live", peer.host), now + self._jitter(wait))
+        if self.fleet is not None:
+            self.fleet.heard(peer.host, now)
         if peer.up:
             return False
         peer.up = True
-        self._out.append(PeerUp(peer.host, peer.addr))
+        self._say_up(peer.host, peer.addr)
         self.relay.kick(peer.host, now)
         return True
+
+    def _say_up(self, host: str, addr: Address) -> None:
+        if host not in self._told:
+            self._told.add(host)
+            self._out.append(PeerUp(host, addr))
+
+    def _say_silent(self, host: str, addr: Address, heard: float) -> None:
+        if host in self._told:
+            self._told.discard(host)
+            self._out.append(PeerSilent(host, addr, heard))
 
     def _greet(self, peer: Peer, now: float) -> None:
         """Tell a peer all that matters: it may have been restarted, with an empty view."""
         peer.acked, peer.tries = None, 0
-        self._push(peer, now)
-        self._tell(peer, [self._summary()])
+        if self.fleet is None or self.fleet.near(peer.host):
+            self._push(peer, now)
+        words: list[Message] = [self._summary()] if self._small else []
+        if self.fleet is not None:
+            words = [*self.fleet.greeting(peer.host), *words, *([self.fleet.roll()] if self._small else [])]
+        self._tell(peer, words)
 
     def _forget(self, peer: Peer) -> None:
+        self._told.discard(peer.host)
+        self._drop_peer(peer)
+
+    def _drop_peer(self, peer: Peer) -> None:
         self._close(peer)
         self._roster.forget(peer)
         self.relay.forget(peer.host)
@@ -277,9 +363,12 @@ class Gossip:
             case m.Ack(host, held, need):
                 if host == self.host:
                     self._on_ack(peer, held, need, now)
+                elif need and self.fleet is not None:
+                    answers += sync.whole(self.view, (host,))
             case m.Summary(hosts, total):
                 if (hosts, total) != (len(self.view), self.view.summary):
-                    answers += sync.pages(self.view, self._rng)
+                    found_pages = sync.view_answer(self.view, hosts, self._rng)
+                    answers += found_pages if self.fleet is not None else sync.pages(self.view, self._rng)
             case m.Digests():
                 found = sync.compare(self.view, message)
                 if found.own is not None:
@@ -294,6 +383,9 @@ class Gossip:
             case m.Received():
                 self._out += self.relay.acknowledged(peer.host, message, now)
                 self._arm_relay()
+            case _:
+                if self.fleet is not None:
+                    self.fleet.message(peer.host, message, answers, now)
 
     def _on_part(self, peer: Peer, part: m.Part, answers: list[Message], now: float) -> None:
         held = self.view.stamp(part.host) or NO_STAMP
@@ -324,6 +416,8 @@ class Gossip:
             self._drop(Drop.CONFLICT, peer.addr)
         for change in merged.changes:
             self._out.append(Learned(change.host, change.previous, change.record, change.ports, peer.host))
+            if self.fleet is not None:
+                self.fleet.learned(change.previous, change.record, peer.host, now)
         if owner:
             answers.append(m.Ack(part.host, self.view.stamp(part.host) or NO_STAMP))
         self._pull(peer, now)
@@ -353,12 +447,13 @@ class Gossip:
     # Timers
 
     def _push(self, peer: Peer, now: float) -> None:
-        if self._own.stamp is None or peer.acked == self._own.stamp or not peer.sessions:
+        far = self.fleet is not None and not self.fleet.near(peer.host)
+        if self._own.stamp is None or peer.acked == self._own.stamp or not peer.sessions or far:
             self._timers.cancel(("push", peer.host))
             return
         found = self._own.parts_for(peer.acked)
         peer.pushed, peer.pushed_delta = now, found[0].delta
-        self._tell(peer, found)
+        self._tell(peer, found, self._detours(peer, peer.tries))
         self._timers.set(("push", peer.host), now + (peer.retry_after() if peer.up else MAX_RETRY))
         peer.tries += 1
 
@@ -372,14 +467,22 @@ class Gossip:
         self._timers.set(("sync", ""), now + self._jitter(self.options.anti_entropy))
         up = [p for p in self._roster.peers.values() if p.up and p.sessions]
         if up:
-            self._tell(self._rng.choice(up), [self._summary()])
+            words: list[Message] = [self._summary()]
+            self._tell(self._rng.choice(up), [*words, self.fleet.roll()] if self.fleet else words)
 
     def _alive(self, peer: Peer, now: float) -> None:
         o = self.options
         quiet = now - peer.heard
+        if self.fleet is not None and not self._small:  # probes look after members here
+            status = self.fleet.status(peer.host)
+            if quiet >= o.close_after and (status is None or not status.here):
+                self._forget(peer)
+            else:
+                self._timers.set(("live", peer.host), now + self._jitter(o.close_after / 2))
+            return
         if peer.up and quiet >= o.silent_after:
             peer.up = False
-            self._out.append(PeerSilent(peer.host, peer.addr, peer.heard))
+            self._say_silent(peer.host, peer.addr, peer.heard)
             for addr in self._roster.roads(peer):
                 self._hello(addr, now)
         if quiet >= o.forget_after:
@@ -392,17 +495,52 @@ class Gossip:
         else:
             peer.token = self._rng.getrandbits(32)
             peer.pinged = now
-            self._tell(peer, [m.Ping(peer.token)])
+            self._tell(peer, [m.Ping(peer.token)], self._detours(peer, int(4.0 * (quiet / o.keepalive - 1.0))))
             wait = self._jitter(o.keepalive / 4 if peer.up else o.keepalive)
         self._timers.set(("live", peer.host), now + wait)
 
+    # The fleet
+
+    @property
+    def _small(self) -> bool:
+        """Whether we keep sessions with all whom we know, and look after them ourselves."""
+        return self.fleet is None or self.fleet.small
+
+    def _announce(self, now: float) -> None:
+        if self.fleet is not None and self._started and self._own.stamp is not None:
+            self.fleet.table.announce(self._own.stamp.incarnation, self._here, self._links.keyring.ring, now)
+            self.fleet.act(now)
+
+    def _on_fleet(self, output: Output) -> None:
+        self._out.append(output)
+        if not isinstance(output, MemberTurned):
+            return
+        host, peer = output.host, self._roster.peers.get(output.host)
+        if output.status == "left":
+            self._told.discard(host)
+            if peer is not None:
+                self._drop_peer(peer)
+        elif output.status == "dead" and not (peer and peer.up and self._small):
+            heard = self.heard(host)
+            self._say_silent(host, peer.addr if peer else ("", 0), 0.0 if heard is None else heard)
+        elif output.status == "alive" and not self._small and self.fleet is not None:
+            row = self.fleet.table.members[host].row
+            self._say_up(host, peer.addr if peer else row.addr or ("", 0))
+
+    def _detours(self, peer: Peer, tries: int) -> list[Address] | None:
+        """Where to send what wasn't answered `tries` times: to where the peer was, and by another road each time."""
+        if self.fleet is None or tries < 1:
+            return None
+        others = [a for a in self.fleet.roads.to(peer.host, wide=True) if a != peer.addr]
+        return [peer.addr, others[(tries - 1) % len(others)]] if others else None
+
     # Small things
 
-    def _tell_host(self, host: str, messages: list[Message]) -> bool:
+    def _tell_host(self, host: str, messages: list[Message], addrs: list[Address] | None = None) -> bool:
         peer = self._roster.peers.get(host)
         if peer is None or not peer.sessions:
             return False
-        self._tell(peer, messages)
+        self._tell(peer, messages, [*dict.fromkeys([*(addrs or ()), peer.addr])])
         return True
 
     def _rtt(self, host: str) -> float | None:
@@ -419,14 +557,20 @@ class Gossip:
     def _summary(self) -> m.Summary:
         return m.Summary(len(self.view), self.view.summary)
 
-    def _tell(self, peer: Peer, messages: Iterable[Message]) -> None:
-        if peer.sessions:
-            session = peer.sessions[-1]
-            for payload in m.pack(messages):
-                self._send(peer.addr, session.seal(payload))
+    def _tell(self, peer: Peer, messages: Iterable[Message], addrs: list[Address] | None = None) -> None:
+        if not peer.sessions:
+            return
+        session = peer.sessions[-1]
+        payloads = m.pack(messages)
+        if payloads and self.fleet is not None:
+            news = self.fleet.fill(peer.host, m.MAX_PAYLOAD - len(payloads[-1]))
+            payloads[-1] += b"".join(m.pack(news))
+        for payload in payloads:
+            for addr in addrs or (peer.addr,):
+                self._send(addr, session.seal(payload))
 
     def _send(self, addr: Address, data: bytes) -> None:
-        self._out.append(Send(addr, data))
+        self._out.append(Send(addr, data, self.fleet.roads.road_of(addr) if self.fleet else ""))
 
     def _drop(self, reason: Drop, addr: Address) -> None:
         self.dropped[reason] += 1
@@ -436,5 +580,39 @@ class Gossip:
         return seconds * self._rng.uniform(0.8, 1.2)
 
     def _flush(self) -> list[Output]:
+        at = self.fleet.next_at() if self.fleet else None
+        if at != self._fleet_at:
+            self._fleet_at = at
+            if at is None:
+                self._timers.cancel(("fleet", ""))
+            else:
+                self._timers.set(("fleet", ""), at)
         out, self._out = self._out, []
         return out
+
+
+class _Links:
+    """The core, as the fleet sees it."""
+
+    def __init__(self, core: Gossip) -> None:
+        self._core = core
+
+    def tell(self, host: str, messages: Iterable[Message], addrs: list[Address] | None = None) -> bool:
+        return self._core._tell_host(host, list(messages), addrs)
+
+    def talking(self) -> Collection[str]:
+        return [p.host for p in self._core._roster.peers.values() if p.up and p.sessions]
+
+    def drop(self, host: str) -> None:
+        self._core._drop_peer(self._core._roster.peers[host])
+
+    def connect(self, host: str, addrs: list[Address], now: float) -> None:
+        core = self._core
+        peer = core._roster.peers.get(host)
+        if peer is not None and now - peer.heard >= core.options.silent_after:
+            peer.up = False  # the session may be one that the other side doesn't know any more
+        for addr in addrs if addrs or peer is None else [peer.addr]:
+            target = core._roster.targets.setdefault(addr, Target(seed=False))
+            target.host, target.reach = host, REACH
+            if not core._timers.armed(("hello", addr)):
+                core._hello(addr, now)

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 
 from linkpass.errors import ConfigError
@@ -26,6 +27,11 @@ class Key:
 
     id: str
     secret: bytes = field(repr=False)
+
+    @property
+    def mark(self) -> bytes:
+        """4 bytes that tell keys of one name apart, and tell nothing of a random secret."""
+        return blake2b(self.secret, digest_size=4, person=b"lp-key-mark").digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,11 @@ class Keyring:
     def sending(self) -> Key:
         """The key for what we start ourselves."""
         return self.keys[0]
+
+    @property
+    def ring(self) -> tuple[tuple[str, bytes], ...]:
+        """Names and marks, as they are told to the fleet."""
+        return tuple((k.id, k.mark) for k in self.keys)
 
     def find(self, key_id: str) -> Key | None:
         """The key of that name, if accepted."""

@@ -13,6 +13,11 @@ skipped, so that a fleet can be upgraded host by host.
     7 WANT     host...
     8 LETTERS  run (8), to (8), lane (4, 4), born (4), base (4), first (4), (length (2), bytes)...
     9 RECEIVED run (8), mine (8), lane (4, 4), born (4), next (4)      see relay.py
+    10 ROWS    complete (1), first, end, row...   of the membership table (see rows.py); complete: as with DIGESTS
+    11 ROLL    members (4), sum (8)               opens a round about the table, as SUMMARY does about records
+    12 RANGES  kind (1), end, (first, count (4), sum (8))...   a large view (0) or table (1), piece by piece
+    13 PROBE   token (4), target                  "ask target for a sign of life"
+    14 PROBED  token (4), target, alive (1)       what came of it
 """
 
 import struct
@@ -21,6 +26,8 @@ from dataclasses import dataclass
 
 from linkpass.errors import WireError
 from linkpass.wire import HOST, MAX_NUMBER, MAX_RECORD, Stamp
+from linkpass_topology.gossip import rows as r
+from linkpass_topology.gossip.membership import Row
 
 MAX_DATAGRAM = 1400  # bytes of UDP payload: below 1,500 less IPv6 and UDP headers, with room for a tunnel
 OVERHEAD = 34  # of a sealed datagram: header 18, tag 16 (see seal.py)
@@ -128,7 +135,53 @@ class Received:
     next: int
 
 
-Message = Ping | Pong | Part | Ack | Summary | Digests | Want | Letters | Received
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the membership table; all of [first, end) when complete."""
+
+    complete: bool
+    first: str
+    end: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """The sender's whole table in 12 bytes."""
+
+    members: int
+    sum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Sums of the sender's view (kind 0) or table (1): from each `first` to the next one, the last to `end`."""
+
+    kind: int
+    end: str
+    pieces: tuple[tuple[str, int, int], ...]  # first, hosts, sum
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Asks for a Probed."""
+
+    token: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Answers a Probe."""
+
+    token: int
+    target: str
+    alive: bool
+
+
+Message = (
+    Ping | Pong | Part | Ack | Summary | Digests | Want | Letters | Received | Rows | Roll | Ranges | Probe | Probed
+)
 
 
 def text_size(text: str) -> int:
@@ -167,6 +220,21 @@ def _body(message: Message) -> tuple[int, bytes]:
             return 8, _LETTERS.pack(run, to, *lane, born, base, first) + rows
         case Received(run, mine, lane, born, following):
             return 9, _RECEIVED.pack(run, mine, *lane, born, following)
+        case Rows(complete, first, end, rows_):
+            return 10, bytes((complete,)) + _text(first) + _text(end) + b"".join(map(r.pack_row, rows_))
+        case Roll(members, total):
+            return 11, _SUMMARY.pack(members, total)
+        case Ranges(kind, end, pieces):
+            return 12, bytes((kind,)) + _text(end) + b"".join(_text(f) + _SUMMARY.pack(n, t) for f, n, t in pieces)
+        case Probe(token, target):
+            return 13, _TOKEN.pack(token) + _text(target)
+        case Probed(token, target, alive):
+            return 14, _TOKEN.pack(token) + _text(target) + bytes((alive,))
+
+
+def size(message: Message) -> int:
+    """Bytes that the message takes in a payload."""
+    return _FRAME.size + len(_body(message)[1])
 
 
 def pack(messages: Iterable[Message]) -> list[bytes]:
@@ -299,6 +367,26 @@ def _read_received(b: _Body) -> Message:
     return Received(run, mine, (here, there), born, following)
 
 
+def _read_rows(b: _Body) -> Message:
+    complete, first, end, found = b.flag(), b.border(), b.border(), []
+    while b.more:
+        found.append(r.read_row(b))
+    if (end and any(row.host >= end for row in found)) or any(row.host < first for row in found):
+        raise WireError("rows: host outside the range")
+    return Rows(complete, first, end, tuple(found))
+
+
+def _read_ranges(b: _Body) -> Message:
+    kind, end, pieces = b.flag(), b.border(), []
+    while b.more:
+        first = b.border()
+        pieces.append((first, *_SUMMARY.unpack(b.take(_SUMMARY.size))))
+    borders = [first for first, _, _ in pieces] + ([end] if end else [])
+    if borders != sorted(set(borders)):
+        raise WireError("ranges: not in order")
+    return Ranges(int(kind), end, tuple(pieces))
+
+
 _READERS: dict[int, Callable[[_Body], Message]] = {
     1: lambda b: Ping(*_TOKEN.unpack(b.take(4))),
     2: lambda b: Pong(*_TOKEN.unpack(b.take(4))),
@@ -309,6 +397,11 @@ _READERS: dict[int, Callable[[_Body], Message]] = {
     7: _read_want,
     8: _read_letters,
     9: _read_received,
+    10: _read_rows,
+    11: lambda b: Roll(*_SUMMARY.unpack(b.take(_SUMMARY.size))),
+    12: _read_ranges,
+    13: lambda b: Probe(_TOKEN.unpack(b.take(4))[0], b.host()),
+    14: lambda b: Probed(_TOKEN.unpack(b.take(4))[0], b.host(), b.flag()),
 }
 
 

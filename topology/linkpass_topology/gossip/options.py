@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from linkpass_topology.gossip.suspicion import SwimRule
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -20,3 +22,4 @@ class Options:
     max_hosts: int = 16_384
     strangers: float = 500.0  # handshakes asked by unknown addresses, all together; 60 us of CPU each
     stale: float = 20.0  # handshakes that we ask because of sessions that we don't know
+    swim: SwimRule | None = None  # membership; without it only seeds and those who ask are known

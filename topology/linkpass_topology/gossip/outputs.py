@@ -27,10 +27,11 @@ class Drop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A datagram for an address."""
+    """A datagram for an address. `road`: the rail that the address is on, '' for the management network."""
 
     addr: Address
     data: bytes
+    road: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +116,19 @@ class RelayLost:
     count: int
 
 
-Output = Send | Learned | Outrun | PeerUp | PeerSilent | Acked | Dropped | Relayed | RelayReset | RelayLost
+@dataclass(frozen=True, slots=True)
+class MemberTurned:
+    """A member came or changed its status: alive, suspect, dead, left or forgotten. `before` None: it wasn't known.
+
+    For people and for finding hosts only: no link's state depends on it. `by`: who suspects it.
+    """
+
+    host: str
+    before: str | None
+    status: str
+    by: str
+
+
+Output = (
+    Send | Learned | Outrun | PeerUp | PeerSilent | Acked | Dropped | Relayed | RelayReset | RelayLost | MemberTurned
+)

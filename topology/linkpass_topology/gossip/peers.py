@@ -72,6 +72,7 @@ class Target:
     seed: bool
     host: str = ""
     tries: int = 0
+    reach: int = 0  # times to ask, where it isn't a seed
     bucket: TokenBucket = field(default_factory=hello_bucket)
 
     def wait(self, options: Options) -> float:

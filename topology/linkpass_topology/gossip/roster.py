@@ -33,7 +33,8 @@ class Roster:
     def wanted(self, addr: Address) -> bool:
         """Whether we should go on asking the address."""
         target = self.targets.get(addr)
-        return not self.served(addr) and (addr in self._at or (target is not None and target.seed))
+        asked = target is not None and (target.seed or target.tries < target.reach)
+        return not self.served(addr) and (addr in self._at or asked)
 
     def roads(self, peer: Peer) -> list[Address]:
         """Where to look for a peer that went silent: where it was, and the seeds that led to it."""

@@ -6,22 +6,33 @@
     DIGESTS of what the other  ->  compare
     lacks; WANT, 16 at a time      WANT, 16 at a time
 
+Large views, and the membership table (ROLL, ROWS), are compared piece by piece first:
+
+    SUMMARY ------------------>    equal: silence. Otherwise:
+    compare  <-----------------    RANGES: sums of up to 64 pieces of the view
+    DIGESTS of pieces that differ  ->  as above
+
 Records travel only when asked for. A lost datagram is repaired by the next round.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 from linkpass.wire import Stamp, encode_checked
-from linkpass_topology.gossip.messages import MAX_PAYLOAD, Digests, Part, Want, entry_size, parts
-from linkpass_topology.view import View
+from linkpass_topology.gossip.membership import Membership, Row
+from linkpass_topology.gossip.messages import MAX_PAYLOAD, Digests, Part, Ranges, Rows, Want, entry_size, parts
+from linkpass_topology.gossip.rows import pack_row
+from linkpass_topology.view import SUMMARY_MASK, View
 
 PAGE = MAX_PAYLOAD - 3 - 1 - 65 - 65  # bytes of entries in a page
 MAX_PAGES = 64  # of one answer, 90 KB; a larger view is compared in random pieces, round by round
 WINDOW = 16  # records that are asked for and not yet here
 WANT_MOST = 32  # hosts of one WANT that are answered
 TRIES = 3  # of asking one peer for one record in a round
+PIECES = 64  # that a large view is compared in; their sums fit two datagrams
+FEW = 64  # hosts; a view or table so small is answered whole, two pages
 MAX_WANTED = 4096  # hosts to ask one peer for; the rest waits for the next round
 
 
@@ -48,6 +59,103 @@ def pages(view: View, rng: Random) -> list[Digests]:
     borders = ["", *(page[0][0] for page in filled[1:]), ""]
     made = [Digests(True, borders[i], borders[i + 1], tuple(page)) for i, page in enumerate(filled)]
     return made if len(made) <= MAX_PAGES else rng.sample(made, MAX_PAGES)
+
+
+def _pieces(names: list[str], digest: Callable[[str], int], kind: int) -> list[Ranges]:
+    step = max(1, -(-len(names) // PIECES))
+    made = []
+    for at in range(0, len(names), step):
+        piece = names[at : at + step]
+        made.append((piece[0] if at else "", len(piece), sum(map(digest, piece)) & SUMMARY_MASK))
+    half = len(made) // 2  # two datagrams, as long names don't fit one
+    if not half:
+        return [Ranges(kind, "", tuple(made))] if made else []
+    return [Ranges(kind, made[half][0], tuple(made[:half])), Ranges(kind, "", tuple(made[half:]))]
+
+
+def _differing(
+    theirs: Ranges, names: Callable[[str, str], list[str]], digest: Callable[[str], int]
+) -> list[tuple[str, str, list[str]]]:
+    """The pieces in which we differ, as first, end and our own hosts there."""
+    found = []
+    for i, (first, count, total) in enumerate(theirs.pieces):
+        end = theirs.pieces[i + 1][0] if i + 1 < len(theirs.pieces) else theirs.end
+        ours = names(first, end)
+        if (len(ours), sum(map(digest, ours)) & SUMMARY_MASK) != (count, total):
+            found.append((first, end, ours))
+    return found
+
+
+def _view_digest(view: View) -> Callable[[str], int]:
+    return lambda host: int.from_bytes(mark.digest, "big") if (mark := view.stamp(host)) else 0
+
+
+def view_answer(view: View, hosts: int, rng: Random) -> list[Digests] | list[Ranges]:
+    """To a differing summary of `hosts` hosts: everything if that is little, or the other side has little."""
+    if len(view) <= FEW or hosts < len(view) // 4:
+        return pages(view, rng)
+    return _pieces(view.names(), _view_digest(view), 0)
+
+
+def view_pieces(view: View, theirs: Ranges) -> list[Digests]:
+    """What we hold in the pieces that differ."""
+    made = []
+    for first, end, ours in _differing(theirs, view.names, _view_digest(view)):
+        filled = _fill(_entries(view, ours))
+        borders = [first, *(page[0][0] for page in filled[1:]), end]
+        made += [Digests(True, borders[i], borders[i + 1], tuple(page)) for i, page in enumerate(filled)]
+    return made[:MAX_PAGES]
+
+
+def _row_pages(rows: list[Row], first: str, end: str, *, complete: bool) -> list[Rows]:
+    pages: list[list[Row]] = [[]]
+    room = PAGE
+    for row in rows:
+        size = len(pack_row(row))
+        if size > room:
+            pages.append([])
+            room = PAGE
+        pages[-1].append(row)
+        room -= size
+    if not complete:
+        return [Rows(False, "", "", tuple(page)) for page in pages if page]
+    borders = [first, *(page[0].host for page in pages[1:]), end]
+    return [Rows(True, borders[i], borders[i + 1], tuple(page)) for i, page in enumerate(pages)]
+
+
+def _here(table: Membership, first: str = "", end: str = "") -> list[str]:
+    """Members in the range. The dead don't count: they are forgotten one by one."""
+    stop = bisect_left(table.names, end) if end else len(table.names)
+    found = table.names[bisect_left(table.names, first) : stop]
+    return [name for name in found if table.members[name].row.status.here]
+
+
+def table_answer(table: Membership, members: int) -> list[Rows] | list[Ranges]:
+    """To a differing roll, as `view_answer`."""
+    if table.here <= FEW or members < table.here // 4:
+        rows = [table.members[name].row for name in table.names]
+        return _row_pages(rows, "", "", complete=True)[: 2 * MAX_PAGES]
+    return _pieces(_here(table), lambda host: table.members[host].row.digest, 1)
+
+
+def table_pieces(table: Membership, theirs: Ranges) -> list[Rows]:
+    """All our rows in the pieces that differ, the dead as well."""
+    made: list[Rows] = []
+    differing = _differing(theirs, lambda a, b: _here(table, a, b), lambda host: table.members[host].row.digest)
+    for first, end, _ in differing:
+        stop = bisect_left(table.names, end) if end else len(table.names)
+        rows = [table.members[n].row for n in table.names[bisect_left(table.names, first) : stop]]
+        made += _row_pages(rows, first, end, complete=True)
+    return made[: 2 * MAX_PAGES]
+
+
+def table_offers(table: Membership, theirs: Rows) -> list[Rows]:
+    """Our rows that are newer than theirs, or that they lack in a complete range."""
+    told = {row.host: row for row in theirs.rows}
+    newer = [m.row for row in theirs.rows if (m := table.members.get(row.host)) and m.row.age > row.age]
+    if theirs.complete:
+        newer += [table.members[n].row for n in _here(table, theirs.first, theirs.end) if n not in told]
+    return _row_pages(newer, "", "", complete=False)
 
 
 def offers(entries: list[tuple[str, Stamp]]) -> list[Digests]:
