@@ -346,7 +346,7 @@ int lp_deliver_notify(struct lp_cq *cq, int solicited_only) {
     if (!solicited_only || !atomic_load_explicit(&queue->armed, memory_order_relaxed))
         atomic_store_explicit(&queue->armed, solicited_only ? 2 : 1, memory_order_seq_cst);
     result = cq->context->ops.req_notify_cq(cq->real, solicited_only);
-    if (atomic_load_explicit(&queue->open, memory_order_acquire)) {
+    if (atomic_load(&queue->open)) {
         pthread_mutex_lock(&queue->poll_lock);
         for (uint32_t i = 0; i < queue->source_count; i++)
             if (queue->sources[i]->open)

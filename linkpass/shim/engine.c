@@ -234,7 +234,8 @@ static bool post_backlog(struct lp_lane *lane, uint32_t *actions) {
             return false;
         if (how == LP_POSTING_KEYS) {
             lane->keys_until = lane->keys_until ? lane->keys_until : lp_now_ns() + KEYS_NS;
-            lane->now->keys_wanted = true;
+            if (lane->now->keys == LP_KEYS_READ) /* read, and it isn't there: perhaps it is new */
+                lane->now->keys_wanted = true;
             lp_keys_read(lane->now);
             if (lp_now_ns() > lane->keys_until)
                 lp_engine_fail(lane, IBV_WC_REM_ACCESS_ERR, false);

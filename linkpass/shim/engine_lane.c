@@ -202,6 +202,7 @@ static void connect_lane(struct lp_lane *lane) {
     struct lp_identity who = {.local_qpn = lane->own.qp_num,
                               .remote_qpn = lane->attr.dest_qp_num & LP_PSN_MASK,
                               .remote_psn = lane->attr.rq_psn & LP_PSN_MASK};
+    enum lp_role role;
     union ibv_gid gid;
     uint32_t flags = 0;
 
@@ -217,12 +218,14 @@ static void connect_lane(struct lp_lane *lane) {
         flags |= LP_CONN_ATOMICS;
     if (!lp_spare_psn_trusted(lane->own.qp->context))
         flags |= LP_CONN_PSN_UNTRUSTED;
+    lane->plain = !lp_role_of(&who, &role);
+    if (lane->plain) {
+        lp_why_count(LP_WHY_TO_ITSELF);
+        return;
+    }
     lane->who = who;
     lane->connected = lp_conn_init(&lane->conn, &who, lane->conn.sends, lane->conn.recvs,
                                    128u << lane->attr.path_mtu, flags);
-    lane->plain = !lane->connected;
-    if (lane->plain)
-        lp_why_count(LP_WHY_TO_ITSELF);
 }
 
 /* An RTR that the provider refused. */

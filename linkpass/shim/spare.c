@@ -432,6 +432,8 @@ static void becomes_usable(struct lp_half *half) {
                                  .peer_untrusted = (half->peer.flags & LP_SPARE_PSN_UNTRUSTED) != 0};
 
     half->stage = LP_STAGE_USABLE;
+    half->mine.flags |= LP_SPARE_PROVEN;
+    lp_channel_spare(lane, &half->mine);
     lane->covered = true;
     lane->order_at = 0;
     uint32_t actions = lp_conn_spare_usable(&lane->conn, half->id, &path);

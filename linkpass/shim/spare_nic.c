@@ -73,6 +73,8 @@ void lp_nic_events(struct lp_nic *nic) {
         struct lp_source *source = context;
         LP_REAL(ibv_ack_cq_events)(cq, 1);
         lp_deliver_pump(source->queue);
+        if (source->open) /* the job may have polled it already, and is owed the event all the same */
+            lp_deliver_wake(source->queue);
         arm(source);
         lp_deliver_pump(source->queue);
     }

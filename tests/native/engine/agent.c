@@ -28,6 +28,7 @@ struct conn {
     struct conn *peer;
     uint32_t round[LP_SPARES];
     bool here[LP_SPARES]; /* told of its half of this round */
+    bool proven[LP_SPARES];
 };
 
 struct held {
@@ -255,6 +256,7 @@ static void told_spare(struct conn *conn, struct lp_spare_here *here) {
     if (id >= LP_SPARES || here->spare.round != conn->round[id])
         return;
     conn->here[id] = here->spare.qpn != 0;
+    conn->proven[id] = conn->here[id] && (here->spare.flags & LP_SPARE_PROVEN);
     if (!conn->peer)
         return;
     if (here->spare.qpn == 0) {
@@ -455,17 +457,22 @@ void agent_order(const char *device, uint32_t why) {
     pthread_mutex_unlock(&agent.lock);
 }
 
-uint32_t agent_pairs_ready(void) {
-    uint32_t ready = 0;
+bool agent_all_ready(void) {
+    uint32_t conns = 0;
+    bool all = true;
 
     pthread_mutex_lock(&agent.lock);
     for (uint32_t i = 0; i < agent.conn_count; i++) {
         const struct conn *conn = &agent.conns[i];
+        bool ready = false;
         for (uint32_t id = 0; conn->client >= 0 && conn->peer && id < LP_SPARES; id++)
-            ready += conn->here[id] && conn->peer->here[id];
+            ready = ready ||
+                    (conn->here[id] && conn->proven[id] && conn->peer->here[id] && conn->peer->proven[id]);
+        conns += conn->client >= 0;
+        all = all && (ready || conn->client < 0);
     }
     pthread_mutex_unlock(&agent.lock);
-    return ready / 2;
+    return all && conns;
 }
 
 uint64_t agent_migrations(void) {

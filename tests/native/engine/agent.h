@@ -26,8 +26,8 @@ void agent_stop(void);                                /* closes every connection
 void agent_page_state(const char *device, int state); /* enum lp_nic_state */
 /* Orders all connections of that device away; why: enum lp_order_why. */
 void agent_order(const char *device, uint32_t why);
-/* How many pairs have a spare that both ends have told of, on that rail. */
-uint32_t agent_pairs_ready(void);
+/* Every connection has a spare that both ends have proven. */
+bool agent_all_ready(void);
 uint64_t agent_migrations(void); /* sum of what the ends said */
 uint64_t agent_failures(void);   /* CONN_DOWN with LP_DOWN_FAILED */
 

@@ -20,6 +20,8 @@
 #include "agent.h"
 #include "fake.h"
 
+enum { SILENCE_US = 250000 /* retries end: 4 times 33 ms and some */ };
+
 struct side {
     void *library;
     int (*main)(int, char **);
@@ -84,13 +86,13 @@ static void fault(unsigned int rail) {
     case 's': /* seen by nobody, long enough for the retries to end */
         fake_cut(nic, other, FAKE_ALL);
         fake_cut(other, nic, FAKE_ALL);
-        nap_us(hold_us + 60000);
+        nap_us(hold_us + SILENCE_US);
         fake_cut(nic, other, 0);
         fake_cut(other, nic, 0);
         break;
     case 'a': /* acknowledgements only: much is executed that nobody knows of */
         fake_cut(nic, other, FAKE_ACK | FAKE_RESPONSE);
-        nap_us(hold_us + 60000);
+        nap_us(hold_us + SILENCE_US);
         fake_cut(nic, other, 0);
         break;
     case 'g':
@@ -111,21 +113,26 @@ static void fault(unsigned int rail) {
     }
 }
 
+static bool over(struct side *sides) {
+    return atomic_load(&sides[0].ended) || atomic_load(&sides[1].ended);
+}
+
+/* Every connection that there is has a proven spare, and that has been so for a while: all are there. */
+static void wait_covered(struct side *sides, int steady) {
+    for (int good = 0, tries = 0; good < steady && tries < 5000 && !over(sides); tries++) {
+        good = agent_all_ready() ? good + 1 : 0;
+        nap_us(2000);
+    }
+}
+
 static void *break_things(void *arg) {
     struct side *sides = arg;
 
-    for (unsigned int i = 0; i < plan.faults; i++) {
+    for (unsigned int i = 0; i < plan.faults && !over(sides); i++) {
         nap_us(5000 + chance() % 40000);
-        for (int wait = 0; wait < 2000 && !agent_pairs_ready(); wait++) {
-            if (atomic_load(&sides[0].ended) || atomic_load(&sides[1].ended))
-                return NULL;
-            nap_us(1000);
-        }
-        if (!i)
-            nap_us(50000); /* made is not yet proven */
-        fault(chance() % plan.rails);
-        if (atomic_load(&sides[0].ended) || atomic_load(&sides[1].ended))
-            return NULL;
+        wait_covered(sides, i ? 1 : 100);
+        if (!over(sides))
+            fault(chance() % plan.rails);
     }
     return NULL;
 }
