@@ -2,6 +2,7 @@
 
 from linkpass_topology.gossip.core import Gossip
 from linkpass_topology.gossip.keyring import Keyring
+from linkpass_topology.gossip.membership import Member
 from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import (
     Acked,
@@ -9,6 +10,7 @@ from linkpass_topology.gossip.outputs import (
     Drop,
     Dropped,
     Learned,
+    MemberTurned,
     Output,
     Outrun,
     PeerSilent,
@@ -19,6 +21,7 @@ from linkpass_topology.gossip.outputs import (
     Send,
 )
 from linkpass_topology.gossip.peers import PeerInfo
+from linkpass_topology.gossip.suspicion import SwimRule
 from linkpass_topology.gossip.udp import GossipUdp
 
 __all__ = [
@@ -30,6 +33,8 @@ __all__ = [
     "GossipUdp",
     "Keyring",
     "Learned",
+    "Member",
+    "MemberTurned",
     "Options",
     "Output",
     "Outrun",
@@ -40,4 +45,5 @@ __all__ = [
     "RelayReset",
     "Relayed",
     "Send",
+    "SwimRule",
 ]

@@ -40,6 +40,7 @@ from linkpass_topology.gossip.roster import Roster
 from linkpass_topology.view import Outcome, View
 
 PULL_WAIT = 0.2  # s for records that were asked for
+QUESTIONS = 4  # in `keepalive` seconds, to all peers together, where there is membership
 REACH = 3  # times that a member is asked for a session
 UNSPECIFIED = ("0.0.0.0", "::")
 
@@ -286,7 +287,7 @@ class Gossip:
         self._roster.move(peer, addr)
         peer.prefer(session)
         if not self._timers.armed(("live", peer.host)):
-            wait = self.options.keepalive if self._small else self.options.close_after / 2
+            wait = self._keepalive if self._small else self.options.close_after / 2
             self._timers.set(("live", peer.host), now + self._jitter(wait))
         if self.fleet is not None:
             self.fleet.heard(peer.host, now)
@@ -471,7 +472,7 @@ class Gossip:
             self._tell(self._rng.choice(up), [*words, self.fleet.roll()] if self.fleet else words)
 
     def _alive(self, peer: Peer, now: float) -> None:
-        o = self.options
+        o, keepalive = self.options, self._keepalive
         quiet = now - peer.heard
         if self.fleet is not None and not self._small:  # probes look after members here
             status = self.fleet.status(peer.host)
@@ -480,7 +481,7 @@ class Gossip:
             else:
                 self._timers.set(("live", peer.host), now + self._jitter(o.close_after / 2))
             return
-        if peer.up and quiet >= o.silent_after:
+        if peer.up and quiet >= o.silent_after - o.keepalive + keepalive:
             peer.up = False
             self._say_silent(peer.host, peer.addr, peer.heard)
             for addr in self._roster.roads(peer):
@@ -490,12 +491,12 @@ class Gossip:
             return
         if quiet >= o.close_after:
             self._close(peer)
-        if quiet < o.keepalive:
-            wait = o.keepalive - quiet + self._rng.uniform(0.0, o.keepalive / 5)
+        if quiet < keepalive:
+            wait = keepalive - quiet + self._rng.uniform(0.0, o.keepalive / 5)
         else:
             peer.token = self._rng.getrandbits(32)
             peer.pinged = now
-            self._tell(peer, [m.Ping(peer.token)], self._detours(peer, int(4.0 * (quiet / o.keepalive - 1.0))))
+            self._tell(peer, [m.Ping(peer.token)], self._detours(peer, int(4.0 * (quiet - keepalive) / o.keepalive)))
             wait = self._jitter(o.keepalive / 4 if peer.up else o.keepalive)
         self._timers.set(("live", peer.host), now + wait)
 
@@ -505,6 +506,12 @@ class Gossip:
     def _small(self) -> bool:
         """Whether we keep sessions with all whom we know, and look after them ourselves."""
         return self.fleet is None or self.fleet.small
+
+    @property
+    def _keepalive(self) -> float:
+        """Seconds of quiet after which a peer is asked; many peers are asked less often where there are probes."""
+        share = 1.0 if self.fleet is None else len(self._roster.peers) / QUESTIONS
+        return self.options.keepalive * max(1.0, share)
 
     def _announce(self, now: float) -> None:
         if self.fleet is not None and self._started and self._own.stamp is not None:
@@ -536,11 +543,13 @@ class Gossip:
 
     # Small things
 
-    def _tell_host(self, host: str, messages: list[Message], addrs: list[Address] | None = None) -> bool:
+    def _tell_host(
+        self, host: str, messages: list[Message], addrs: list[Address] | None = None, *, filled: bool = False
+    ) -> bool:
         peer = self._roster.peers.get(host)
         if peer is None or not peer.sessions:
             return False
-        self._tell(peer, messages, [*dict.fromkeys([*(addrs or ()), peer.addr])])
+        self._tell(peer, messages, [*dict.fromkeys([*(addrs or ()), peer.addr])], filled=filled)
         return True
 
     def _rtt(self, host: str) -> float | None:
@@ -557,12 +566,14 @@ class Gossip:
     def _summary(self) -> m.Summary:
         return m.Summary(len(self.view), self.view.summary)
 
-    def _tell(self, peer: Peer, messages: Iterable[Message], addrs: list[Address] | None = None) -> None:
+    def _tell(
+        self, peer: Peer, messages: Iterable[Message], addrs: list[Address] | None = None, *, filled: bool = False
+    ) -> None:
         if not peer.sessions:
             return
         session = peer.sessions[-1]
         payloads = m.pack(messages)
-        if payloads and self.fleet is not None:
+        if payloads and self.fleet is not None and not filled:
             news = self.fleet.fill(peer.host, m.MAX_PAYLOAD - len(payloads[-1]))
             payloads[-1] += b"".join(m.pack(news))
         for payload in payloads:
@@ -597,8 +608,10 @@ class _Links:
     def __init__(self, core: Gossip) -> None:
         self._core = core
 
-    def tell(self, host: str, messages: Iterable[Message], addrs: list[Address] | None = None) -> bool:
-        return self._core._tell_host(host, list(messages), addrs)
+    def tell(
+        self, host: str, messages: Iterable[Message], addrs: list[Address] | None = None, *, filled: bool = False
+    ) -> bool:
+        return self._core._tell_host(host, list(messages), addrs, filled=filled)
 
     def talking(self) -> Collection[str]:
         return [p.host for p in self._core._roster.peers.values() if p.up and p.sessions]

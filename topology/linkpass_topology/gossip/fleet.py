@@ -2,7 +2,7 @@
 
 Up to `SwimRule.direct` members everybody keeps a session with everybody and a record goes straight to all. Beyond
 that a host keeps sessions with the hosts that its owner named (`set_interested`), and with some hundred others by
-chance: those that it probed, or that probed it, last. News goes straight to the former and spreads through the latter.
+chance: those that it probed, or that probed it, last. News goes straight to the former and spreads by the latter.
 """
 
 from collections import OrderedDict
@@ -33,8 +33,10 @@ FIRST_SUMS = 3  # of our sessions after the start in which we compare everything
 class Links(Protocol):
     """What the fleet needs of the core."""
 
-    def tell(self, host: str, messages: Iterable[m.Message], addrs: list[Address] | None = None) -> bool:
-        """Say it in the session with the host; False if there is none."""
+    def tell(
+        self, host: str, messages: Iterable[m.Message], addrs: list[Address] | None = None, *, filled: bool = False
+    ) -> bool:
+        """Say it in the session with the host, and some news unless `filled`; False if there is no session."""
         ...
 
     def connect(self, host: str, addrs: list[Address], now: float) -> None:
@@ -283,13 +285,10 @@ class Fleet:
         self._gossip_at = now + self.rule.gossip
         there = [h for h in self._links.talking() if self.status(h) is Status.ALIVE]
         for host in self._rng.sample(there, min(len(there), self.rule.fanout)):
-            for _ in range(self.rule.burst):
-                fresh = self.news.fresh
-                found = self.fill(host, m.MAX_PAYLOAD)
-                if found:
-                    self._links.tell(host, found)
-                if not (found and fresh):
-                    break
+            datagrams = self.rule.burst if self.news.fresh else 1
+            found = self.fill(host, datagrams * m.MAX_PAYLOAD)
+            if found:
+                self._links.tell(host, found, filled=True)
 
 
 def record_message(record: HostRecord, previous: HostRecord | None) -> m.Message:
