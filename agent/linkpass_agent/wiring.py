@@ -193,7 +193,7 @@ class Agent:
             self.events, self.clock, {p: locality.read(p) for p in rails},
         ) if settings.jobs.enabled else None  # fmt: skip
         if self.jobs:
-            self.reactor.watcher = self.jobs.desk
+            self.reactor.watcher = self.jobs
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
@@ -207,7 +207,7 @@ class Agent:
     def _publish(self, record: HostRecord) -> None:
         self.gossip.publish(record)
         if self.jobs:
-            self.jobs.desk.learned(record)
+            self.jobs.learned(record)
         self._listen()
 
     def _listen(self) -> None:
@@ -221,7 +221,7 @@ class Agent:
         match output:
             case Learned(record=record):
                 if self.jobs:
-                    self.jobs.desk.learned(record)
+                    self.jobs.learned(record)
                 self.reactor.learned(record)
             case Relayed(host=host, payload=payload):
                 if self.jobs:

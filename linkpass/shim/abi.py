@@ -31,6 +31,7 @@ ffi.cdef(_definitions())
 C: Any = ffi.dlopen(None)  # constants only; nothing of this library is called
 
 MASK24 = 0xFFFFFF
+_MAGIC, _VERSION, _MAX = int(C.LP_FRAME_MAGIC), int(C.LP_ABI_VERSION), int(C.LP_FRAME_MAX)
 DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 # enum lp_state of migrate.h: what CONN_STATE tells. For people, but for ACTIVE, FENCED, FAILED and DEAD.
 STATES = (
@@ -230,6 +231,11 @@ T = TypeVar("T")
 
 
 @cache
+def _pointer(struct: str) -> tuple[Any, int]:
+    return ffi.typeof(f"{struct} *"), int(ffi.sizeof(struct))
+
+
+@cache
 def _fields(struct: str) -> tuple[tuple[str, Any], ...]:
     return tuple((n, f.type) for n, f in ffi.typeof(struct).fields if n != "head" and not n.startswith("reserved"))
 
@@ -284,10 +290,11 @@ def _put(made: Any, struct: str, raw: Any) -> None:
 def pack(message: Message, seq: int = 0) -> bytes:
     """The frame. Texts are cut to their room, but for device names: those are a WireError."""
     kind, struct = _KINDS[type(message)]
-    raw = ffi.new(f"{struct} *")
+    pointer, size = _pointer(struct)
+    raw = ffi.new(pointer)
     head = raw.head
-    head.magic, head.version, head.kind = C.LP_FRAME_MAGIC, C.LP_ABI_VERSION, kind
-    head.length, head.seq = ffi.sizeof(struct), seq & 0xFFFFFFFF
+    head.magic, head.version, head.kind = _MAGIC, _VERSION, kind
+    head.length, head.seq = size, seq & 0xFFFFFFFF
     try:
         _put(message, struct, raw)
     except OverflowError as e:
@@ -297,21 +304,22 @@ def pack(message: Message, seq: int = 0) -> bytes:
 
 def read(data: bytes) -> Message:
     """The message of one datagram; WireError for anything that breaks a bound of the header."""
-    size = ffi.sizeof("struct lp_head")
-    if not size <= len(data) <= C.LP_FRAME_MAX:
+    pointer, size = _pointer("struct lp_head")
+    if not size <= len(data) <= _MAX:
         raise WireError(f"frame of {len(data)} bytes")
-    head = ffi.from_buffer("struct lp_head *", data[:size])
-    if head.magic != C.LP_FRAME_MAGIC:
+    head = ffi.from_buffer(pointer, data[:size])
+    if head.magic != _MAGIC:
         raise WireError("frame: not LinkPass's")
-    if head.version != C.LP_ABI_VERSION:
-        raise WireError(f"frame: ABI version {head.version}, this agent speaks {C.LP_ABI_VERSION}")
+    if head.version != _VERSION:
+        raise WireError(f"frame: ABI version {head.version}, this agent speaks {_VERSION}")
     made = _BY_KIND.get(head.kind)
     if made is None:
         raise WireError(f"frame: unknown kind {head.kind}")
     struct = _KINDS[made][1]
-    if head.length != len(data) or len(data) != ffi.sizeof(struct):
-        raise WireError(f"{made.__name__}: {len(data)} bytes instead of {ffi.sizeof(struct)}")
-    message = _made(made, struct, ffi.from_buffer(f"{struct} *", data)[0])
+    pointer, size = _pointer(struct)
+    if head.length != len(data) or len(data) != size:
+        raise WireError(f"{made.__name__}: {len(data)} bytes instead of {size}")
+    message = _made(made, struct, ffi.from_buffer(pointer, data)[0])
     if getattr(message, "conn", 1) == 0 and not isinstance(message, Order):
         raise WireError(f"{made.__name__}.conn: 0 is no connection")
     return cast(Message, message)
@@ -320,7 +328,7 @@ def read(data: bytes) -> Message:
 def dump(part: Identity | Spare | Tell) -> bytes:
     """A part alone, as agents hand it to each other."""
     struct = _PARTS[type(part)]
-    raw = ffi.new(f"{struct} *")
+    raw = ffi.new(_pointer(struct)[0])
     _put(part, struct, raw)
     return bytes(ffi.buffer(raw))
 
@@ -328,6 +336,7 @@ def dump(part: Identity | Spare | Tell) -> bytes:
 def load(made: type[T], data: bytes) -> T:
     """What `dump` gave; WireError if it breaks a bound."""
     struct = _PARTS[made]
-    if len(data) != ffi.sizeof(struct):
-        raise WireError(f"{made.__name__}: {len(data)} bytes instead of {ffi.sizeof(struct)}")
-    return _made(made, struct, ffi.from_buffer(f"{struct} *", data)[0])
+    pointer, size = _pointer(struct)
+    if len(data) != size:
+        raise WireError(f"{made.__name__}: {len(data)} bytes instead of {size}")
+    return _made(made, struct, ffi.from_buffer(pointer, data)[0])

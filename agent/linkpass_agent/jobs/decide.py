@@ -20,6 +20,7 @@ S = PortState
 DEAD = (S.DOWN, S.ABSENT)
 STUCK_FIRST, STUCK_MOST = 2.0, 16.0  # s a connection may be off its path, with spares at hand, until they are remade
 AGAIN = 0.5  # s from one try to make a pair over a rail to the next
+UNFINISHED = 10.0  # s after which a pair that still lacks a half is taken for dead
 CANT_AGAIN = 10.0  # s until a half that the peer couldn't have made is asked for again
 
 
@@ -30,14 +31,6 @@ class Rule:
     spares: int = 2
     fail_back: bool = True
     fail_back_wait: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Make:
-    """Have a new pair made with this id, over that rail. A pair that had the id goes."""
-
-    id: int
-    rail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +78,10 @@ def current(c: Connection, ways: Mapping[str, Way], across: Way | None) -> Way |
     return ways.get(c.rail) if c.rail is not None else None
 
 
-def makes(
-    c: Connection,
-    ways: Mapping[str, Way],
-    rule: Rule,
-    now: float,
-    distance: Callable[[str], int],
-    load: Callable[[str], int],
-) -> list[Make]:
-    """Leader only: the pairs that it lacks."""
+def lacks(
+    c: Connection, ways: Mapping[str, Way], rule: Rule, distance: Callable[[str], int], load: Callable[[str], int]
+) -> list[str]:
+    """Leader only: the rails over which it should have a pair, and hasn't."""
     if not c.leads or not c.paired or c.ended:
         return []
     ids = rail_ids(c.who.local_qpn, ways)
@@ -110,11 +98,13 @@ def makes(
     chosen = lacking[: max(0, rule.spares - len(useful))]
     if c.target in lacking and c.target not in chosen and c.target != c.rail:
         chosen.append(c.target)
-    return [Make(number, r) for r in chosen if (number := _free(c, ids[r], now)) is not None]
+    return chosen
 
 
-def _free(c: Connection, ids: list[int], now: float) -> int | None:
-    """An id to make a pair under: the oldest of those not in use, unless the last try is too young."""
+def free_id(c: Connection, ways: Iterable[str], rail: str, now: float) -> int | None:
+    """An id to make a pair under: the oldest of the rail's that isn't in use; None while the last try is too young.
+    A pair that had the id goes."""
+    ids = rail_ids(c.who.local_qpn, ways)[rail]
     known = {n: p for n in ids if (p := c.pairs.get(n)) is not None}
     last = max((p.made for p in known.values() if not c.uses(p)), default=None)
     refused = any(p.refused for p in known.values())

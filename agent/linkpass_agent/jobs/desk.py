@@ -19,7 +19,7 @@ from linkpass_agent.events import EventLog
 from linkpass_agent.see.rdma_devices import RdmaPort
 
 from . import decide, talk
-from .decide import Make, Rule
+from .decide import Rule
 from .orders import Orders
 from .outlook import Outlook, Way, show_gid
 from .registry import Connection, Line, Pair, Process, Registry
@@ -56,6 +56,8 @@ class Desk:
         self._load: Counter[tuple[str, str]] = Counter()  # home port, rail -> live pairs
         self._dead: dict[str, frozenset[str]] = {}  # host -> rails that were dead when last looked at
         self._known_peers: set[str] = set()
+        self._unmet: dict[Identity, Connection] = {}  # whose peer or port isn't known yet
+        self._restless: dict[Identity, Connection] = {}  # whom the passing of time may concern
         self.orders = Orders(events, clock, fail_back_rate, act=act)
 
     # -- shims --------------------------------------------------------------------------------------------------
@@ -139,7 +141,12 @@ class Desk:
     def _meet(self, c: Connection) -> None:
         """Find the peer and tell its agent."""
         place, own = self.outlook.gids.find(c.who.remote_gid), self.outlook.gids.find(c.who.local_gid)
-        c.peer, c.peer_rail = (place.host, place.rail) if place else (None, None)
+        self.registry.meet(c, place.host if place else None)
+        c.peer_rail = place.rail if place else None
+        if c.peer is None or c.home is None:
+            self._unmet[c.who] = c
+        else:
+            self._unmet.pop(c.who, None)
         if c.who.leads is None or (place is not None and place.host == self.outlook.host):
             c.hindrance = "both ends are on this host"
         elif c.home is None:
@@ -176,6 +183,9 @@ class Desk:
         for pair in c.pairs.values():
             self._weigh(c, pair, -1)
         c.pairs.clear()
+        for waiting in (self._unmet, self._restless):
+            if waiting.get(c.who) is c:
+                del waiting[c.who]
         if tell and c.peer and not c.hindrance:
             self._write(c, talk.Unknown(c.who.mirror))
         self.registry.remove(c)
@@ -267,7 +277,10 @@ class Desk:
         who = letter.who if isinstance(letter, talk.Unknown) else letter.who.mirror
         c = self.registry.by_identity.get(who)
         if c is not None and c.peer is None and c.home is not None:
-            c.peer, c.hindrance = host, ""  # its address isn't in our view yet; a member says that it is its own
+            self.registry.meet(c, host)  # its address isn't in our view yet; a member says that it is its own
+            c.hindrance = ""
+            self._unmet.pop(c.who, None)
+            self._note_peers()
         if c is None or c.peer != host or c.hindrance:
             self.dropped["job-letter-stray"] += 1
             if isinstance(letter, talk.Have):
@@ -353,13 +366,12 @@ class Desk:
     def learned(self, record: HostRecord) -> None:
         """A host's record, ours included: its GIDs may be the missing ones."""
         self.outlook.gids.learn(record)
-        if self.registry.by_identity:
-            for c in list(self.registry.by_identity.values()):
-                if c.peer is None or c.home is None:
-                    if c.home is None:
-                        c.home = self.outlook.port_of(c.up.device, c.up.port, c.who.local_gid)
-                        c.home_rail = c.target = self.outlook.rail(c.home) if c.home else None
-                    self._meet(c)
+        if self._unmet:
+            for c in list(self._unmet.values()):
+                if c.home is None:
+                    c.home = self.outlook.port_of(c.up.device, c.up.port, c.who.local_gid)
+                    c.home_rail = c.target = self.outlook.rail(c.home) if c.home else None
+                self._meet(c)
             self._note_peers()
             self._done()
 
@@ -375,6 +387,7 @@ class Desk:
 
     def moved(self, hosts: Iterable[str]) -> None:
         """Verdicts on the ways to these hosts changed."""
+        later: list[tuple[Connection, dict[str, Way]]] = []
         for host in hosts:
             affected = self._with(host)
             if not affected:
@@ -388,23 +401,31 @@ class Desk:
                         self._weigh(c, pair, -1)
                         pair.stale = True
             for c in affected:
-                self._look(c, ways)
+                self._send_away(c, ways)
+            later += [(c, ways) for c in affected]
+        self.orders.told()
+        for c, ways in later:  # the orders are out: now there is time for new spares
+            self._equip(c, ways)
         self._done()
 
     def tick(self) -> None:
         """Let time pass; every 0.1 s or so."""
         now = self._clock.now()
         ways: dict[str, dict[str, Way]] = {}
-        for c in list(self.registry.by_identity.values()):
+        for c in list(self._restless.values()):
             if c.peer is None or c.hindrance:
                 continue
             if c.peer not in ways:
                 ways[c.peer] = self.outlook.ways(c.peer)
+            for pair in list(c.pairs.values()) if c.leads else ():
+                if pair.whole_at is None and now >= pair.made + decide.UNFINISHED:
+                    self._age(c, pair)
             if decide.remakes(c, now):
                 c.remade, c.remade_at = c.remade + 1, now
                 for pair in [p for p in c.pairs.values() if not c.uses(p)]:
                     self._spend(c, pair)
-            self._look(c, ways[c.peer])
+            self._send_away(c, ways[c.peer])
+            self._equip(c, ways[c.peer])
         self._done()
 
     # -- one connection ---------------------------------------------------------------------------------------------
@@ -416,26 +437,38 @@ class Desk:
             across = self.outlook.across(c.home, c.peer, c.peer_rail)
         return decide.current(c, ways, across)
 
-    def _look(self, c: Connection, ways: dict[str, Way] | None = None) -> None:
-        """Do what is to be done for it now."""
+    def _look(self, c: Connection) -> None:
+        """Do what is to be done for it now. Where more is to come with time, `tick` looks again."""
+        ways = self.outlook.ways(c.peer) if c.peer else {}
+        self._send_away(c, ways)
+        self._equip(c, ways)
+
+    def _send_away(self, c: Connection, ways: dict[str, Way]) -> None:
         if c.peer is None or c.hindrance:
             return
-        now = self._clock.now()
-        if ways is None:
-            ways = self.outlook.ways(c.peer)
-        here = self.here(c, ways)
-        if not self.act:
-            self.orders.consider(c, here, decide.would_leave(c, here, ways))
-            return
-        away = decide.leave(c, here, ways, now) or decide.go_back(c, here, ways, self.rule, now)
+        now, here = self._clock.now(), self.here(c, ways)
+        if self.act:
+            away = decide.leave(c, here, ways, now) or decide.go_back(c, here, ways, self.rule, now)
+        else:
+            away = decide.would_leave(c, here, ways)
         self.orders.consider(c, here, away)
-        if c.leads:
-            near = c.home or ""
-            for make in decide.makes(
-                c, ways, self.rule, now,
-                lambda r: self._distance(near, ways[r].port), lambda r: self._load[near, r],
-            ):  # fmt: skip
-                self._make(c, make)
+        bad = here is None or here.state in (*decide.DEAD, PortState.DRAINED)
+        unfinished = any(p.live and p.whole_at is None for p in c.pairs.values())
+        if bad or c.stuck or (c.leads and (unfinished or c.rail != c.target)):
+            self._restless[c.who] = c
+        else:
+            self._restless.pop(c.who, None)
+
+    def _equip(self, c: Connection, ways: dict[str, Way]) -> None:
+        if not (self.act and c.leads) or c.hindrance:
+            return
+        near, now = c.home or "", self._clock.now()
+        for rail in decide.lacks(
+            c, ways, self.rule, lambda r: self._distance(near, ways[r].port), lambda r: self._load[near, r]
+        ):
+            number = decide.free_id(c, ways, rail, now)
+            if number is None or not self._make(c, number, rail):
+                self._restless[c.who] = c
 
     def order(self, c: Connection, rail: str) -> str:
         """An operator's order; '' or why not."""
@@ -452,21 +485,23 @@ class Desk:
         self._done()
         return ""
 
-    def _make(self, c: Connection, make: Make) -> None:
-        port = self.outlook.port_on(make.rail)
+    def _make(self, c: Connection, number: int, rail: str) -> bool:
+        """Ask both shims for a pair; False while we have no RDMA device there."""
+        port = self.outlook.port_on(rail)
         nic = self.outlook.nics.get(port) if port else None
         if nic is None:
-            return
-        known = c.pairs.get(make.id)
+            return False
+        known = c.pairs.get(number)
         # Rounds grow also over restarts of this agent: seconds since boot, or one more than the last.
         turn = max(int(self._clock.now()), known.round + 1 if known else 1)
         if known is not None:
             self._drop(c, known)
             self._write(c, talk.Drop(c.who, known.id, known.round))
-        pair = c.pairs[make.id] = Pair(make.id, turn, make.rail, self._clock.now())
+        pair = c.pairs[number] = Pair(number, turn, rail, self._clock.now())
         self._weigh(c, pair, +1)
         c.process.line.send(abi.SpareWant(c.up.conn, nic.device, nic.number, pair.id, turn))
-        self._write(c, talk.Want(c.who, pair.id, turn, make.rail))
+        self._write(c, talk.Want(c.who, number, turn, rail))
+        return True
 
     def _whole(self, c: Connection, pair: Pair) -> None:
         if pair.here is not None and pair.there is not None:
@@ -495,7 +530,7 @@ class Desk:
     # -- small things -----------------------------------------------------------------------------------------------
 
     def _with(self, host: str) -> list[Connection]:
-        return [c for c in self.registry.by_identity.values() if c.peer == host]
+        return list(self.registry.by_peer.get(host, {}).values())
 
     def _write(self, c: Connection, letter: Letter) -> None:
         if c.peer is not None and self.act:

@@ -141,6 +141,7 @@ class Registry:
         self.processes: dict[int, Process] = {}
         self.by_identity: dict[Identity, Connection] = {}
         self.by_end: dict[tuple[bytes, int], Connection] = {}
+        self.by_peer: dict[str, dict[Identity, Connection]] = {}
 
     def add(self, connection: Connection) -> bool:
         """False if another connection has that queue pair already."""
@@ -152,8 +153,21 @@ class Registry:
         self.by_identity[connection.who] = connection
         return True
 
+    def meet(self, connection: Connection, host: str | None) -> None:
+        """Its other end is on that host."""
+        if connection.peer is not None:
+            known = self.by_peer.get(connection.peer, {})
+            known.pop(connection.who, None)
+            if not known:
+                self.by_peer.pop(connection.peer, None)
+        connection.peer = host
+        if host is not None:
+            self.by_peer.setdefault(host, {})[connection.who] = connection
+
     def remove(self, connection: Connection) -> None:
         """It is gone."""
+        if self.by_identity.get(connection.who) is connection:
+            self.meet(connection, None)
         connection.process.connections.pop(connection.up.conn, None)
         end = (connection.who.local_gid, connection.who.local_qpn)
         if self.by_end.get(end) is connection:
@@ -169,5 +183,5 @@ class Registry:
         return sum(len(p.connections) for p in self.processes.values() if p.line.uid == uid)
 
     def peers(self) -> set[str]:
-        """Hosts that jobs talk to now."""
-        return {c.peer for c in self.by_identity.values() if c.peer and not c.ended}
+        """Hosts that jobs talk to."""
+        return set(self.by_peer)

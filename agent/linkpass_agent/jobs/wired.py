@@ -1,10 +1,13 @@
 """The parts of this package, joined: desk, page and sessions, and the task that lets their time pass."""
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from linkpass.clock import Clock
+from linkpass.model import HostRecord
 from linkpass.settings import Settings
 from linkpass_agent.events import EventLog
 from linkpass_agent.reactor import Reactor
@@ -17,11 +20,16 @@ from .outlook import Outlook
 from .page import Page
 from .sessions import Limits, Sessions
 
+log = logging.getLogger("linkpass.jobs")
+
 BEAT = 0.1  # s
 
 
 class Jobs:
-    """Made with the agent; `open` lets jobs attach, `close` lets them go: they run on."""
+    """Made with the agent; `open` lets jobs attach, `close` lets them go: they run on.
+
+    The reactor's news come in here. A defect of this part must not cost the host its routes: it is logged.
+    """
 
     def __init__(
         self,
@@ -63,15 +71,39 @@ class Jobs:
         self.desk.ports_moved()
         self.sessions.open()
 
+    def ports_moved(self) -> None:
+        """A port of ours has another state."""
+        with _contained():
+            self.desk.ports_moved()
+
+    def moved(self, hosts: Iterable[str]) -> None:
+        """The ways to these hosts were judged anew."""
+        with _contained():
+            self.desk.moved(hosts)
+
+    def learned(self, record: HostRecord) -> None:
+        """A host's newer record, or our own."""
+        with _contained():
+            self.desk.learned(record)
+
     async def beats(self) -> None:
         """The page's beat, what the agent has seen since of its devices, and whatever waits for time to pass."""
         while True:
             await asyncio.sleep(BEAT)
             self.page.beat(self._clock.now())
-            self.desk.ports_moved()
-            self.desk.tick()
+            self.ports_moved()
+            with _contained():
+                self.desk.tick()
 
     def close(self) -> None:
         """Let go of everything."""
         self.sessions.close()
         self.page.close()
+
+
+@contextmanager
+def _contained() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        log.exception("the jobs' part failed; routes are not affected")

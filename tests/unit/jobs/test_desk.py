@@ -211,6 +211,23 @@ def test_half_that_a_shim_lost_is_made_anew() -> None:
     assert world.desks["b"].why_unprotected(world.connection(other)) == ""
 
 
+def test_half_that_never_comes_is_asked_for_again() -> None:
+    world = World()
+    one, other = world.shim("a"), world.shim("b")
+    other.makes = False
+    who = world.identity(7)
+    one.up(1, who)
+    other.up(1, who.mirror)
+    world.settle()
+    assert world.desks["a"].why_unprotected(world.connection(one)) == "its spare is being made"
+    world.wait(9.0)
+    assert len(one.wants()) == 1
+    other.makes = True
+    world.wait(2.0)
+    assert len(one.wants()) == 2
+    assert world.desks["a"].why_unprotected(world.connection(one)) == ""
+
+
 def test_moved_connection_gets_a_spare_back_on_its_home_rail_and_goes_back() -> None:
     world = World()
     one, other = world.job()
