@@ -9,10 +9,12 @@ from random import Random
 import pytest
 
 from linkpass.clock import SystemClock
-from linkpass.model import PortState
+from linkpass.model import HostRecord, PortRecord, PortState
 from linkpass_topology.gossip.core import Gossip
+from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import Address, Drop, Learned, Output, PeerUp
-from linkpass_topology.gossip.udp import GossipUdp
+from linkpass_topology.gossip.suspicion import SwimRule
+from linkpass_topology.gossip.udp import GossipUdp, RailEnd
 from tests.fakes.mesh import KEYRING, record, wide_record, with_state
 
 
@@ -151,3 +153,29 @@ async def test_open_on_a_taken_address_names_it() -> None:
     a.close()
     a.close()
     a.publish(record("a"))  # after closing: kept, not sent
+
+
+async def test_records_pass_over_a_rail_when_management_is_not_listened_to() -> None:
+    """Rails are 127.0.1.0/24 here; what comes in on the management socket of either side is thrown away."""
+    rail_a, rail_b, options = "127.0.1.1", "127.0.1.2", Options(swim=SwimRule())
+    owner_a, owner_b = Owner(), Owner()
+    core_b = Gossip("b", KEYRING, [], rng=Random(2), entropy=os.urandom, options=options)
+    b = GossipUdp(core_b, SystemClock(), owner_b)
+    port = (await b.open(("127.0.0.2", 0)))[1]
+    core_a = Gossip("a", KEYRING, [(rail_b, port)], rng=Random(1), entropy=os.urandom, options=options)
+    a = GossipUdp(core_a, SystemClock(), owner_a)
+    try:
+        b.set_rails({"rail0": RailEnd(rail_b)})
+        await a.open(("127.0.0.1", port))
+        a.set_rails({"rail0": RailEnd(rail_a)})
+        a.publish(HostRecord("a", 1, 1, (), (PortRecord("p0", "rail0", PortState.UP, "", (rail_a,)),)))
+        b.publish(HostRecord("b", 1, 1, (), (PortRecord("p0", "rail0", PortState.UP, "", (rail_b,)),)))
+        await owner_a.until(Learned)
+        await owner_b.until(Learned)
+        a.datagram_received = b.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
+        a.publish(HostRecord("a", 1, 2, (), (PortRecord("p0", "rail0", PortState.DOWN, "", (rail_a,)),)))
+        await owner_b.until(Learned, 2)
+        assert b.core.view.get("a") == a.core.view.get("a")
+    finally:
+        a.close()
+        b.close()

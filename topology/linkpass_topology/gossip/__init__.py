@@ -22,7 +22,7 @@ from linkpass_topology.gossip.outputs import (
 )
 from linkpass_topology.gossip.peers import PeerInfo
 from linkpass_topology.gossip.suspicion import SwimRule
-from linkpass_topology.gossip.udp import GossipUdp
+from linkpass_topology.gossip.udp import GossipUdp, RailEnd
 
 __all__ = [
     "Acked",
@@ -41,6 +41,7 @@ __all__ = [
     "PeerInfo",
     "PeerSilent",
     "PeerUp",
+    "RailEnd",
     "RelayLost",
     "RelayReset",
     "Relayed",

@@ -1,4 +1,4 @@
-"""The protocol core on a real UDP socket: one datagram endpoint, one timer, no logic.
+"""The protocol core on real UDP sockets: one for the management network, one a rail, one timer, no logic.
 
 The owner's callback runs synchronously when something was received, before anything else of the event loop, so that a
 verdict is in the owner's hands as soon as it was read. Everything runs in the event loop's thread.
@@ -9,8 +9,9 @@ import contextlib
 import errno
 import logging
 import socket
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from linkpass.clock import Clock
@@ -22,8 +23,18 @@ from linkpass_topology.gossip.outputs import Address, Dropped, Output, Send
 log = logging.getLogger(__name__)
 
 BUFFER = 4 << 20  # bytes asked of the kernel; 3,000 full datagrams, a whole fleet's records
+READ_AT_ONCE = 256  # datagrams taken from one rail's socket before others get their turn
+MAX_CAME = 4096  # addresses of which we remember the rail that they spoke to us on
 UNSENT = 256 << 10  # bytes that may wait in the transport; more is dropped, the protocol repeats it
 LOG_RATE, LOG_BURST = 1.0, 5.0  # lines a second about dropped input and failed sends
+
+
+@dataclass(frozen=True, slots=True)
+class RailEnd:
+    """Where we are on a rail: an address, and the device to tie the socket to ('' for none)."""
+
+    address: str
+    device: str = ""
 
 
 class GossipUdp(asyncio.DatagramProtocol):
@@ -43,6 +54,10 @@ class GossipUdp(asyncio.DatagramProtocol):
         self._due: float | None = None
         self._log = TokenBucket(LOG_RATE, LOG_BURST)
         self._unlogged = 0
+        self._port = 0
+        self._rails: dict[str, tuple[RailEnd, socket.socket]] = {}
+        self._refused: dict[str, tuple[RailEnd, int | None]] = {}  # told once
+        self._came: OrderedDict[Address, str] = OrderedDict()
 
     async def open(self, listen: Address) -> Address:
         """Bind and start; returns the bound address. OSError names the address if it can't be had."""
@@ -62,11 +77,34 @@ class GossipUdp(asyncio.DatagramProtocol):
             raise
         self._transport = transport
         bound: Address = transport.get_extra_info("sockname")[:2]
+        self._port = bound[1]
         self._carry_out(self.core.start(self._clock.now(), bound))
         return bound
 
+    def set_rails(self, ends: Mapping[str, RailEnd]) -> None:
+        """Be reachable on these rails as well, on the port of the management address. Call after `open`.
+
+        An address that can't be had is tried again with the next call. Where we listen on all addresses anyway,
+        nothing needs to be done and nothing is.
+        """
+        for rail in [r for r, (end, _) in self._rails.items() if ends.get(r) != end]:
+            self._drop_rail(rail)
+        if self._transport is None or self._transport.get_extra_info("sockname")[0] in ("0.0.0.0", "::"):
+            return
+        for rail in ends.keys() - self._rails.keys():
+            end = ends[rail]
+            try:
+                self._rails[rail] = (end, self._rail_socket(rail, end))
+                self._refused.pop(rail, None)
+            except OSError as e:
+                if self._refused.get(rail) != (end, e.errno):
+                    log.warning("can't share over %s from %s: %s", rail, end.address, e.strerror or e)
+                self._refused[rail] = (end, e.errno)
+
     def close(self) -> None:
         """Stop; peers see silence."""
+        for rail in list(self._rails):
+            self._drop_rail(rail)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -98,6 +136,42 @@ class GossipUdp(asyncio.DatagramProtocol):
         self.send_errors[name] += 1
         self._tell("sending failed: %s", name)
 
+    def _rail_socket(self, rail: str, end: RailEnd) -> socket.socket:
+        family = socket.AF_INET6 if ":" in end.address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            if end.device:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, end.device.encode())
+            sock.bind((end.address, self._port))
+        except OSError:
+            sock.close()
+            raise
+        asyncio.get_running_loop().add_reader(sock, self._read_rail, rail, sock)
+        return sock
+
+    def _drop_rail(self, rail: str) -> None:
+        _, sock = self._rails.pop(rail)
+        asyncio.get_running_loop().remove_reader(sock)
+        sock.close()
+
+    def _read_rail(self, rail: str, sock: socket.socket) -> None:
+        for _ in range(READ_AT_ONCE):
+            try:
+                data, addr = sock.recvfrom(65_536)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as e:  # ICMP's word on an earlier send, or the device is gone
+                self.send_errors[_errno_name(e)] += 1
+                return
+            source: Address = (addr[0], addr[1])
+            self._came[source] = rail
+            self._came.move_to_end(source)
+            if len(self._came) > MAX_CAME:
+                self._came.popitem(last=False)
+            self._carry_out(self.core.on_datagram(data, source, self._clock.now()))
+            if self._rails.get(rail, (None, None))[1] is not sock:
+                return  # the owner closed it meanwhile
+
     def _tick(self) -> None:
         self._timer = None
         self._carry_out(self.core.on_timer(self._clock.now()))
@@ -124,6 +198,13 @@ class GossipUdp(asyncio.DatagramProtocol):
     def _send(self, output: Send) -> None:
         transport = self._transport
         if transport is None:
+            return
+        rail = self._rails.get(output.road or self._came.get(output.addr, ""))
+        if rail is not None:
+            try:
+                rail[1].sendto(output.data, output.addr)
+            except OSError as e:
+                self.error_received(e)
             return
         # The selector loop's datagram transport has this method; its declared type lacks it.
         if cast(asyncio.WriteTransport, transport).get_write_buffer_size() > UNSENT:
