@@ -103,6 +103,7 @@ class EchoShim(SocketShim):
         super().__init__(path)
         self.host, self.world, self.ids = host, world, dict[int, abi.Identity]()
         self.got: list[abi.Message] = []
+        self.halves: dict[tuple[int, int], abi.Spare] = {}  # by connection and id, as a real shim keeps them
         self.sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self.sock, self._readable)
 
@@ -128,9 +129,16 @@ class EchoShim(SocketShim):
                 return
             self.got.append(message)
             if isinstance(message, abi.SpareWant):
-                self.world.qpns += 1
-                gid = self.ids[message.conn].local_gid
-                half = abi.Spare(gid, 1, 2, 3, 4, self.world.qpns, 7, 3, message.id, 0, message.round)
+                half = self.halves.get((message.conn, message.id))
+                if half is None or half.round != message.round:
+                    self.world.qpns += 1
+                    gid = self.ids[message.conn].local_gid
+                    rail = int(message.device.removeprefix("rxe"))
+                    gid = (
+                        gid[:13] + bytes((10 + rail,)) + gid[14:]
+                    )  # as tests.fakes.desks has them: 10.(10+RAIL).0.HOST
+                    half = abi.Spare(gid, 1, 2, 3, 4, self.world.qpns, 7, 3, message.id, 0, message.round)
+                self.halves[message.conn, message.id] = half
                 self.send(abi.SpareHere(message.conn, self.ids[message.conn], half))
 
 
