@@ -54,7 +54,7 @@ class PeerView(Model):
 
     host: str
     address: str | None = Field(description="management address and port")
-    state: str = Field(description="connected, silent or never-seen")
+    state: str = Field(description="connected, silent, left (stopped on purpose) or never-seen")
     heard: float | None = Field(description="seconds since its last message")
     incarnation: int
     version: int
@@ -109,6 +109,7 @@ class StatusView(Model):
     peers_connected: int
     peers: int
     dropped: dict[str, int] = Field(description="network input that was refused, by reason")
+    incidents: list[str] = Field(default_factory=list, description="switches whose ports fell together, a line each")
 
 
 class DrainRequest(Model):

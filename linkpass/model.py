@@ -179,6 +179,7 @@ class EventKind(StrEnum):
     FAILED = "failed"  # an act failed and was undone
     OPERATOR = "operator"  # drain, undrain
     AGENT = "agent"  # start, stop, mended leavings
+    INCIDENT = "incident"  # many ports of one switch fell together
 
 
 @dataclass(frozen=True, slots=True)

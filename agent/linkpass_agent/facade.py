@@ -58,8 +58,10 @@ class AgentFacade:
         dropped: Callable[[], Counter[str]],
         clock: Clock,
         jobs: JobsFacade | None = None,
+        incidents: Callable[[], list[str]] = list,
     ) -> None:
         self._jobs = jobs or JobsFacade(None, clock)
+        self._incidents = incidents
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
         self._story, self._memory, self._state = story, memory, state
         self._contacts, self._dropped, self._clock = contacts, dropped, clock
@@ -71,7 +73,7 @@ class AgentFacade:
         problems += [
             f"path {p.peer}/{p.rail} is {p.state}: {p.cause}" for p in paths if self._worth_telling(p, local)
         ]
-        problems += [f"peer {p.host} is {p.state}" for p in peers if p.state != "connected"]
+        problems += [f"peer {p.host} is {p.state}" for p in peers if p.state not in ("connected", "left")]
         return StatusView(
             host=self._reactor.record.host,
             version=__version__,
@@ -87,6 +89,7 @@ class AgentFacade:
             peers_connected=sum(p.state == "connected" for p in peers),
             peers=len(peers),
             dropped=dict(self._dropped()),
+            incidents=self._incidents(),
         )
 
     def ports(self) -> list[PortView]:
@@ -110,7 +113,7 @@ class AgentFacade:
             found.append(
                 PeerView(
                     host=host,
-                    address=contact.address if contact else None,
+                    address=(contact.address or None) if contact else None,
                     state=contact.state if contact else "never-seen",
                     heard=age,
                     incarnation=record.incarnation if record else 0,

@@ -26,19 +26,24 @@ from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError
 from linkpass.model import EventKind, Hop, HostRecord, PathId, PortState
 from linkpass.settings import Endpoint, Settings
+from linkpass_topology import fabric as fabrics
 from linkpass_topology.gossip import (
     Gossip,
     GossipUdp,
     Learned,
+    MemberTurned,
     Options,
     Output,
     Outrun,
     PeerSilent,
     PeerUp,
+    RailEnd,
     Relayed,
     RelayReset,
+    SwimRule,
     keyring,
 )
+from linkpass_topology.view import changed_ports
 
 from . import log as logs
 from . import memory as memories
@@ -65,10 +70,17 @@ from .see.prober import Prober
 from .see.sockets import remote_addresses
 from .see.verbs import RdmaWatch
 from .story import Story
+from .switches import SwitchWatch
 
 log = logging.getLogger(__name__)
 
 ABANDONED = 60.0  # s after the start: routes taken over by then, and claimed by no peer, are undone
+# What is told of members beside their agents' connecting and falling silent: (was it dead, what it is now) -> text
+MEMBER_NEWS = {
+    (False, "dead"): "its agent answers over no road and through nobody; its routes stay as they are",
+    (True, "alive"): "its agent is back",
+    (False, "left"): "its agent was stopped",
+}
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TICK = 0.25  # s, the longest that a hold-down's end or a retry waits
 
@@ -179,10 +191,13 @@ class Agent:
                 settings.share.seeds,
                 rng=Random(),
                 entropy=os.urandom,
-                options=Options(anti_entropy=settings.share.anti_entropy),
+                options=Options(anti_entropy=settings.share.anti_entropy, swim=SwimRule()),
             ),
             self.clock,
             self._gossiped,
+        )
+        self.switches = SwitchWatch(
+            fabrics.load(settings.fabric) if settings.fabric else None, self.events, self.clock
         )
         self.files = carrier.CarrierFiles(rails)
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
@@ -197,6 +212,7 @@ class Agent:
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
+            self.switches.lines,
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}
@@ -205,9 +221,11 @@ class Agent:
     # -- what the parts tell each other ------------------------------------------------------------------------
 
     def _publish(self, record: HostRecord) -> None:
+        before = self.gossip.core.view.get(record.host)
         self.gossip.publish(record)
         if self.jobs:
             self.jobs.learned(record)
+        self.switches.changed(record.host, changed_ports(before, record))
         self._listen()
 
     def _listen(self) -> None:
@@ -216,13 +234,16 @@ class Agent:
         gone = (PortState.ABSENT, PortState.DOWN)
         for port in self.reactor.record.ports:
             self.prober.listen(port.name, () if port.state in gone else port.addresses)
+        ends = [p for p in self.reactor.record.ports if p.addresses and p.state not in gone]
+        self.gossip.set_rails({p.rail: RailEnd(p.addresses[0], p.name) for p in ends})
 
     def _gossiped(self, output: Output) -> None:
         match output:
-            case Learned(record=record):
+            case Learned(record=record, ports=ports):
                 if self.jobs:
                     self.jobs.learned(record)
                 self.reactor.learned(record)
+                self.switches.changed(record.host, ports)
             case Relayed(host=host, payload=payload):
                 if self.jobs:
                     self.jobs.desk.letter(host, payload)
@@ -239,11 +260,18 @@ class Agent:
                     self.jobs.desk.reached(host)
             case PeerSilent(host=host):
                 self.events.add(EventKind.AGENT, host, "its agent is silent; its routes stay as they are")
+            case MemberTurned(host=host, before=before, status=status):
+                if (text := MEMBER_NEWS.get((before == "dead", status))) is not None:
+                    self.events.add(EventKind.AGENT, host, text)
 
     def _set_targets(self, targets: Mapping[PathId, str]) -> None:
         self._targets = dict(targets)
         self._in_use = self._paths_in_use()
         self.prober.set_targets(self._targets, self._in_use)
+        using: dict[str, set[str]] = {}
+        for path in self._in_use:
+            using.setdefault(path.peer, set()).add(path.port)
+        self.gossip.run(lambda core, now: core.set_interested(using, now))
 
     def _paths_in_use(self) -> frozenset[PathId]:
         always = self.settings.probe.peers_in_use
@@ -270,7 +298,7 @@ class Agent:
 
     def _contacts(self) -> Mapping[str, Contact]:
         known = ((Endpoint(*p.addr), p) for p in self.gossip.core.peers())
-        return {p.host or str(at): Contact(str(at), p.state, p.heard) for at, p in known}
+        return {p.host or str(at): Contact(str(at) if at.host else "", p.state, p.heard) for at, p in known}
 
     def _dropped(self) -> Counter[str]:
         found = Counter({str(k): n for k, n in self.gossip.core.dropped.items()}) + self.prober.dropped
@@ -326,6 +354,7 @@ class Agent:
             if retry:
                 last_retry = self.clock.now()
             self.reactor.tick(retry=retry)
+            self.switches.tick()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, or until a part fails."""
@@ -363,6 +392,7 @@ class Agent:
         if self.jobs:
             self.jobs.close()
         self.prober.close()
+        self.gossip.run(lambda core, now: core.leave(now))
         self.gossip.close()
         self.files.close()
         self.rdma.close()

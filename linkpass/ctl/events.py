@@ -19,6 +19,7 @@ KINDS = {
     "failed": RED,
     "operator": BLUE,
     "agent": "",
+    "incident": RED,
 }
 WIDTH = max(map(len, KINDS))
 MOST = 1000  # what the agent gives in one answer

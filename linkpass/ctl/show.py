@@ -18,6 +18,7 @@ STATES = {
     "degraded": YELLOW,
     "silent": YELLOW,
     "drained": BLUE,
+    "left": BLUE,
     "down": RED,
     "absent": RED,
     "unknown": RED,

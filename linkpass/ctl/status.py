@@ -17,6 +17,8 @@ def run(context: Context) -> int:
     context.say(f"health: {paint(plain(s['health']), STATES.get(s['health'], ''))}")
     for problem in s["problems"]:
         context.say(f"  {paint('!', RED)} {plain(problem)}")
+    for incident in s.get("incidents", []):
+        context.say(f"  {paint('switch', RED)} {plain(incident)}")
     context.say(
         f"ports up: {s['ports_up']} of {s['ports']}, paths up: {s['paths_up']} of {s['paths']}, "
         f"peers connected: {s['peers_connected']} of {s['peers']}"
