@@ -82,12 +82,18 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
     demo.set_defaults(do=commands.demo)
     guests.add_verbs(verbs)
+
+    # Its words go on as they are, `--help` too: see `main`.
+    verbs.add_parser("simulate", add_help=False, help="agents of a whole fleet on virtual time, from seeds")
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
-    options = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["simulate"]:
+        return commands.simulate(words[1:])
+    options = parser().parse_args(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was made is taken away
     try:
         return int(options.do(options))

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -201,6 +202,11 @@ def faults(_: argparse.Namespace) -> int:
         for name, p in verb.parameters.items():
             print(f"    {name}={p.default}: {p.text}")
     return 0
+
+
+def simulate(words: list[str]) -> int:
+    """The agents' own simulator, as a program: the lab knows nothing of what is inside an agent."""
+    return subprocess.run([sys.executable, "-m", "linkpass_agent.simulate", *words], check=False).returncode
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import pytest
 from linkpass_agent.simulate.broken import VARIANTS
 from linkpass_agent.simulate.faults import Fault, Kind
 from linkpass_agent.simulate.run import BOOT, Shape, run
+from linkpass_lab import __main__ as lab
 
 ROOT = Path(__file__).parents[2]
 SMALL = Shape(hosts=6, rails=3, storm=8.0, quiet=10.0)
@@ -53,7 +54,13 @@ CAUGHT = {
         tuple(Fault(BOOT + 1.0 + n, Kind.FLAP, "b", f"rail{n}", 5.0) for n in range(3)),
         "last",
     ),
-    "no-repair": ((Fault(BOOT + 0.9, Kind.STORM, lasts=6.0, amount=0.9), *FLAPS), "converged"),
+    "no-repair": (
+        (
+            Fault(BOOT + 0.9, Kind.STORM, lasts=2.5, amount=0.5),
+            Fault(BOOT + 1.0, Kind.FLAP, "b", "rail1", 0.5),
+        ),
+        "converged",
+    ),
 }
 
 
@@ -75,6 +82,12 @@ def test_breach_is_told_with_the_faults_that_are_enough_and_a_trace() -> None:
     assert "seed 2: DOES NOT HOLD" in told.stdout
     assert "faults are enough:" in told.stdout
     assert "BROKEN use" in told.stdout
+
+
+def test_lab_starts_the_simulator_with_the_words_that_it_was_given(capfd: pytest.CaptureFixture[str]) -> None:
+    assert lab.main(["simulate", "--seed", "7", "--hosts", "3", "--storm", "1", "--quiet", "5", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["seed"], found["ok"]) == (7, True)
 
 
 def test_fault_file_that_is_none_is_an_error_with_its_name(tmp_path: Path) -> None:

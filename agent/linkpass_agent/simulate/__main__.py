@@ -35,10 +35,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rails", type=int, default=3)
     top.add_argument("--leaves", type=int, default=2, metavar="N", help="leaves of each rail")
     top.add_argument(
-        "--storm", type=float, default=12.0, metavar="S", help="virtual seconds with faults (default 12)"
+        "--storm", type=float, default=10.0, metavar="S", help="virtual seconds with faults (default 10)"
     )
-    top.add_argument("--quiet", type=float, default=12.0, metavar="S", help="virtual seconds without (default 12)")
+    top.add_argument("--quiet", type=float, default=10.0, metavar="S", help="virtual seconds without (default 10)")
     top.add_argument("--loss", type=float, default=0.01, help="share of management datagrams lost, always")
+    top.add_argument(
+        "--sealed", action="store_true", help="seal datagrams with real cryptography: slower, no different"
+    )
     top.add_argument("--faults", type=Path, metavar="FILE", help="these faults, as JSON, instead of the seed's own")
     top.add_argument(
         "--broken", choices=sorted(VARIANTS), metavar="VARIANT", help="break the agents: " + ", ".join(VARIANTS)
@@ -98,7 +101,9 @@ def tell(result: Result, whole: Result | None) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; returns the exit code."""
     options = parser().parse_args(argv)
-    shape = Shape(options.hosts, options.rails, options.leaves, options.storm, options.quiet, options.loss)
+    shape = Shape(
+        options.hosts, options.rails, options.leaves, options.storm, options.quiet, options.loss, options.sealed
+    )
     try:
         faults = loads(options.faults.read_text()) if options.faults else None
     except (OSError, LinkPassError) as e:

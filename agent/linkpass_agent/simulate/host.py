@@ -35,6 +35,7 @@ ROUTES = RouteRule(metric=50, protocol=76, table=254, base=1000)
 GONE = (PortState.ABSENT, PortState.DOWN)
 GOSSIP_PORT = 7471
 SWEEP = 1.0  # s
+STIRRED = 3.1  # s that sweeps go on after the last change; the last one finds a steady state
 SLACK = 1e-9  # s: a timer of a drifting clock must not fire a rounding error too soon
 
 
@@ -66,6 +67,7 @@ class WatchedActuator(RouteActuator):
         kernel = self._host.kernel
         before = {s.route.destination: kernel.hops_of(s.route.destination) for s in plan.steps}
         outcomes = super().apply(plan)
+        self._host.stir()
         for destination, hops in before.items():
             self._host.fleet.watch.acted(self._host, destination, hops, kernel.hops_of(destination))
         return outcomes
@@ -110,6 +112,7 @@ class SimHost:
         )  # carrier changes, and how many the agent has seen
         self.seen: dict[str, int] = dict.fromkeys(self.rail_of, 0)
         self.boots = 0
+        self.stirred_at = 0.0
 
     # -- power and life ----------------------------------------------------------------------------------------
 
@@ -155,7 +158,8 @@ class SimHost:
         )  # fmt: skip
         self.reactor.observe(self._look())
         self._take(self.gossip.start(self.clock.now(), (self.place.management, GOSSIP_PORT)))
-        self._arm("sweep", self.clock.now() + self.rng.random() * SWEEP, self._sweep)
+        self._phase = self.rng.random() * SWEEP
+        self.stir()
         fleet.agent_changed(self)
 
     def stop(self) -> None:
@@ -236,6 +240,8 @@ class SimHost:
             return
         port = self.port_on[rail]
         self.moved[port] += 1
+        if self.running:
+            self.stir()
         self.kernel.carrier(port, self.fleet.network.cables[self.name, rail].carrier, noticed=False)
         rng, queue = self.fleet.rng, self.fleet.queue
         # linkwatch holds events of such devices back, up to a second (net/core/link_watch.c).
@@ -246,6 +252,8 @@ class SimHost:
         if self.powered and boots == self.boots:
             self.kernel.notice(port)
             self.fleet.touched(self)
+            if self.running:
+                self.stir()
 
     def _see_carrier(self, port: str) -> None:
         count, self.seen[port] = self.moved[port] - self.seen[port], self.moved[port]
@@ -277,13 +285,20 @@ class SimHost:
             found += [Observation(now, "sweep", port, signal, value) for signal, value in facts.items()]
         return found
 
+    def stir(self) -> None:
+        """Something changed that a sweep may see. Sweeps go on for some rounds; others would find nothing new."""
+        self.stirred_at = self.fleet.queue.now
+        now = self.clock.now()
+        self._arm("sweep", now + SWEEP - (now - self._phase) % SWEEP, self._sweep)
+
     def _sweep(self) -> None:
         self.reactor.observe(self._look())
         self.reactor.drifted(self.routes.verify(self.kernel.name))
         self.reactor.tick(retry=True)
         self._after_reactor()
-        self._arm("sweep", self.clock.now() + SWEEP, self._sweep)
-        self.fleet.watch.swept(self)
+        missed = self.fleet.watch.swept(self)
+        if missed or self.fleet.queue.now < self.stirred_at + STIRRED:
+            self._arm("sweep", self.clock.now() + SWEEP, self._sweep)
 
     def _tick(self) -> None:
         self.reactor.tick(retry=False)

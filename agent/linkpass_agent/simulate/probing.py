@@ -1,9 +1,10 @@
 """The daemon's probing, without the probes that can't tell anything.
 
-A path that is UP, owes no answer and works in truth would only go on being answered; one that is DOWN and carries
-nothing would only go on being silent. Such a path sleeps: its probes aren't sent. What happens on all others is the
-daemon's own code, probe by probe. When something changes in truth, the path wakes, at a random place in its interval,
-as a probe's phase is random to the fault. A sleeping path still gives proof for its siblings when they are in doubt.
+A path that is UP or HELD, owes no answer and works in truth would only go on being answered (its hold-down ends by
+the clock); one that is DOWN and carries nothing would only go on being silent. Such a path sleeps: its probes aren't
+sent. What happens on all others is the daemon's own code, probe by probe. When something changes in truth, the path
+wakes, at a random place in its interval, as a probe's phase is random to the fault. A sleeping path still gives proof
+for its siblings when they are in doubt.
 """
 
 from collections.abc import Collection
@@ -59,7 +60,7 @@ class SleepyProbing(Probing):
         down, owing = path.state is PortState.DOWN, len(path.waiting)
         match truth:
             case Truth.CLEAN:
-                return path.state is PortState.UP and not owing
+                return path.state in (PortState.UP, PortState.HELD) and not owing
             case Truth.MUTE:
                 return down or not owing
             case Truth.DEAD:

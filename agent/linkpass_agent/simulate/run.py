@@ -11,6 +11,7 @@ from linkpass_topology.fabric import grid
 from .faults import Fault, dumps, heavy
 from .fleet import Fleet, Setup
 from .network import Weather
+from .paper import paper
 from .watch import KEEP, Broken, Counts, Watch
 
 BOOT = 3.0  # s until everybody knows everybody
@@ -24,9 +25,10 @@ class Shape:
     hosts: int = 16
     rails: int = 3
     leaves: int = 2
-    storm: float = 12.0
-    quiet: float = 12.0
+    storm: float = 10.0
+    quiet: float = 10.0
     loss: float = 0.01
+    sealed: bool = False  # with the real cryptography
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def run(
     watch = Watch(KEEP if trace else 0)
     began = time.process_time()
     broken = None
-    with variant() if variant else nullcontext():
+    with variant() if variant else nullcontext(), nullcontext() if shape.sealed else paper():
         fleet = Fleet(setup(seed, shape), watch)
         heal_at = BOOT + shape.storm
         fleet.plan(chosen, heal_at)

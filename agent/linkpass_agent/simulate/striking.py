@@ -4,6 +4,7 @@ from linkpass_topology.gossip.keyring import Keyring
 
 from .faults import Fault, Kind
 from .fleet import Fleet, key
+from .host import SimHost
 from .network import Wrongs
 
 
@@ -29,6 +30,7 @@ def strike(fleet: Fleet, number: int, fault: Fault) -> None:
             fleet.settle(network.on_rail(fault.where))
         case Kind.RATE | Kind.MENDED if host:
             (host.slow if fault.kind is Kind.RATE else host.resets)[host.port_on[fault.rail]].add(number)
+            _stir(host)
         case Kind.ISLAND:
             network.islands[number] = frozenset(fault.where.split("+"))
         case Kind.STORM:
@@ -61,6 +63,7 @@ def heal(fleet: Fleet, number: int, fault: Fault) -> None:
             _clear_trunk(fleet, network.trunks[fault.where], number, fault.where)
         case Kind.RATE | Kind.MENDED if host:
             (host.slow if fault.kind is Kind.RATE else host.resets)[host.port_on[fault.rail]].discard(number)
+            _stir(host)
         case Kind.ISLAND:
             del network.islands[number]
         case Kind.STORM:
@@ -73,6 +76,11 @@ def heal(fleet: Fleet, number: int, fault: Fault) -> None:
             host.thaw()
         case Kind.DRAIN if host and host.running:
             host.run_soon(host.life, host.undrain, host.port_on[fault.rail])
+
+
+def _stir(host: SimHost) -> None:
+    if host.running:
+        host.stir()
 
 
 def _clear_trunk(fleet: Fleet, trunk: Wrongs, number: int, rail: str) -> None:

@@ -195,14 +195,16 @@ class Watch:
         if best == 0:
             self._pinged(host, peer, used)
 
-    def swept(self, host: "SimHost") -> None:
-        """The agent has just looked at everything."""
-        now = self.fleet.queue.now
+    def swept(self, host: "SimHost") -> bool:
+        """The agent has just looked at everything. Whether it still has routes to mend."""
+        now, found = self.fleet.queue.now, False
         for peer in host.reactor.peers if self._missing else ():
             for port, since in self._missing.get((host.name, peer), {}).items():
+                found = True
                 if now - since > USED_BY:
                     what = f"{port} to {peer} is believed good for {now - since:.3f} s, but not used"
                     self._broken("use", f"{host.name}: {what}")
+        return found
 
     def finish(self) -> None:
         """The quiet time is over."""
@@ -302,7 +304,7 @@ class Watch:
             del self._falls[key]
         for pairs in (self._missing, self._using):
             for pair in [k for k in pairs if host.name in k]:
-                del pairs[pair]  # type: ignore[attr-defined]
+                del pairs[pair]
         for triple in [k for k in self._taken if host.name in k[:2]]:
             del self._taken[triple]
 
