@@ -98,6 +98,7 @@ class Reactor:
         self.paths: dict[str, dict[PathId, PathVerdict]] = {}
         self._owners: dict[str, str] = {}  # rail-independent address -> the peer that claimed it first
         self.record = HostRecord(identity.host, identity.incarnation, 0, identity.addresses, ())
+        self._shared: dict[str, Port] = {}  # the ports that the record was made of
         self._dirty: set[str] = set()
         self._retry: set[str] = set()
         self._told_refusals: dict[str, list[Telling]] = {}  # what the events hold already, by peer
@@ -139,7 +140,8 @@ class Reactor:
             self._events.add(EventKind.LEARNED, record.host, "; ".join(changes), data={**news})
         self._dirty.add(record.host)
         self._settle()
-        self._update_targets()
+        if before is None or _places(before) != _places(record):
+            self._update_targets()
 
     def probed(self, paths: Iterable[PathId]) -> None:
         """Probe verdicts of these paths changed."""
@@ -248,6 +250,9 @@ class Reactor:
             self._act(host)
 
     def _share(self) -> None:
+        if self.record.version and all(self.ports[name] is port for name, port in self._shared.items()):
+            return
+        self._shared = dict(self.ports)
         ports = tuple(self._port_record(name) for name in self.ports)
         if ports == self.record.ports and self.record.version:
             return
@@ -257,7 +262,6 @@ class Reactor:
         )
         now = self._clock.now()
         self._publish(self.record)
-        self._update_targets()
         if changes:
             self._events.add(
                 EventKind.SHARED, self._me.host, "; ".join(changes), data={"version": self.record.version}, at=now
@@ -400,6 +404,11 @@ class Reactor:
 def roce_v2(gids: tuple[str, ...]) -> tuple[str, ...]:
     """The RoCEv2 GIDs of a `Signal.GIDS` value, in the order of their indexes."""
     return tuple(gid for _, kind, gid in (entry.split() for entry in gids) if kind == "RoCEv2")
+
+
+def _places(record: HostRecord) -> list[tuple[str, tuple[str, ...]]]:
+    """What a host's paths hang on: rails and the addresses there."""
+    return [(p.rail, p.addresses[:1]) for p in record.ports]
 
 
 def _show(value: Value | None) -> str:

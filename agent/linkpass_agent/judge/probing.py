@@ -97,7 +97,8 @@ class Probing:
                 continue
             del self._wake_at[path]
             before = self._paths[path]
-            after = before.tick(now, self._proof(path, now))
+            enough = len(before.waiting) >= self._rule.lost  # with fewer lost no proof convicts
+            after = before.tick(now, self._proof(path, now) if enough else NO_PROOF)
             self._put(path, after, now)
             if after.state != before.state:
                 changed.append(path)
@@ -118,7 +119,10 @@ class Probing:
         # A doubt that more probes haven't settled, for want of proof, isn't worth hurrying for.
         fresh = len(state.waiting) <= 2 * self._rule.lost
         self._schedule.doubt(path, state.state is PortState.SUSPECT and fresh, now)
-        self._wake(path, state.wakes_at(now, self._next_sign(path, now)))
+        at = state.wakes_at(now, self._next_sign(path, now) if state.waiting else NO_PROOF)
+        if at is None:
+            self._wake_at.pop(path, None)
+        self._wake(path, at)
 
     def _wake(self, path: PathId, at: float | None) -> None:
         if at is not None and at < self._wake_at.get(path, float("inf")):
