@@ -112,7 +112,7 @@ static enum ibv_wc_opcode wc_opcode(uint8_t opcode) {
 static void owed(struct lp_lane *lane, struct lp_direct *direct, const struct ibv_wc *raw) {
     struct lp_done done;
 
-    if (!lane->connected || lane->plain || (lane->failing && !lane->failed))
+    if (!lane->connected || lane->plain || (lane->conn.failing && !lane->failed))
         return;
     while (lp_conn_next(&lane->conn, &done)) {
         struct ibv_wc wc = {.byte_len = done.length};
@@ -285,7 +285,7 @@ static int take_all(struct lp_queue *queue, struct lp_map *halves, int count, st
 }
 
 static void look_at_page(void) {
-    const struct lp_page *page = atomic_load_explicit(&lp_engine.page, memory_order_relaxed);
+    const struct lp_page *page = atomic_load_explicit(&lp_engine.page, memory_order_acquire);
 
     if (page && __atomic_load_n(&page->generation, __ATOMIC_RELAXED) !=
                     atomic_load_explicit(&lp_engine.page_seen, memory_order_relaxed))

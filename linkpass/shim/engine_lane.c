@@ -336,7 +336,7 @@ int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
         return result;
     pthread_mutex_lock(&lane->lock);
     if (lane->covered && !lane->plain) {
-        if (lane->failing)
+        if (lane->conn.failing)
             attr->qp_state = attr->cur_qp_state = IBV_QPS_ERR;
         else if (attr->qp_state == IBV_QPS_ERR)
             attr->qp_state = attr->cur_qp_state = IBV_QPS_RTS;

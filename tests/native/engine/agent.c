@@ -168,9 +168,9 @@ static void want_pair(struct conn *conn, uint32_t rail) {
     const uint32_t round = conn->round[rail] > peer->round[rail] ? conn->round[rail] : peer->round[rail];
 
     conn->round[rail] = peer->round[rail] = round;
-    if (!conn->here[rail])
+    if (!conn->proven[rail])
         want(conn, rail);
-    if (!peer->here[rail])
+    if (!peer->proven[rail])
         want(peer, rail);
 }
 
@@ -230,10 +230,10 @@ static void went_down(struct conn *conn, uint32_t reason) {
 static void spend(struct conn *conn, uint32_t id) {
     if (id >= LP_SPARES)
         return;
-    conn->here[id] = false;
+    conn->here[id] = conn->proven[id] = false;
     conn->round[id]++;
     if (conn->peer)
-        conn->peer->here[id] = false;
+        conn->peer->here[id] = conn->peer->proven[id] = false;
 }
 
 static void told_state(struct conn *conn, const struct lp_conn_state *state) {
@@ -261,7 +261,7 @@ static void told_spare(struct conn *conn, struct lp_spare_here *here) {
         return;
     if (here->spare.qpn == 0) {
         conn->round[id]++;
-        conn->peer->here[id] = false;
+        conn->proven[id] = conn->peer->here[id] = conn->peer->proven[id] = false;
         return; /* the tick asks anew */
     }
     here->conn = conn->peer->id;

@@ -1,0 +1,424 @@
+/* The doers, one promise at a time: two hosts in this process, the fake verbs library moving by the real
+ * clock. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "agent.h"
+#include "pair.h"
+
+static char socket_path[64];
+static const struct agent_manners manners = {.rails = 2, .give_up_ms = 3000, .attempt_ms = 100};
+
+static void nap_ms(unsigned int ms) {
+    const struct timespec wait = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&wait, NULL);
+}
+
+static bool within(bool (*is_so)(void), unsigned int ms) {
+    for (unsigned int waited = 0; waited < ms; waited += 2) {
+        if (is_so())
+            return true;
+        nap_ms(2);
+    }
+    return is_so();
+}
+
+static const struct agent_manners *behave(const struct agent_manners *how) {
+    CHECK(agent_start(socket_path, how));
+    return how;
+}
+
+static struct pair *covered_pair(const struct pair_options *options) {
+    struct pair *pair = pair_new(options);
+
+    fake_auto(true);
+    CHECK(within(agent_all_ready, 20000));
+    return pair;
+}
+
+static void done(struct pair *pair) {
+    CHECK_EQ(ibv_destroy_qp(pair->a.qp), 0);
+    CHECK_EQ(ibv_destroy_qp(pair->b.qp), 0);
+    struct end *ends[2] = {&pair->a, &pair->b};
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(ibv_destroy_cq(ends[i]->send_cq), 0);
+        CHECK_EQ(ibv_destroy_cq(ends[i]->recv_cq), 0);
+        CHECK_EQ(ibv_destroy_comp_channel(ends[i]->channel), 0);
+        CHECK_EQ(ibv_dereg_mr(ends[i]->mr), 0);
+        if (ends[i]->srq)
+            CHECK_EQ(ibv_destroy_srq(ends[i]->srq), 0);
+        CHECK_EQ(ibv_dealloc_pd(ends[i]->pd), 0);
+        CHECK_EQ(ibv_close_device(ends[i]->context), 0);
+    }
+    free(pair);
+    agent_stop();
+}
+
+/* The next completion within ten seconds. */
+static void wait_wc(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status) {
+    struct ibv_wc wc = {0};
+
+    for (int i = 0; i < 10000; i++) {
+        if (next_wc(cq, &wc)) {
+            CHECK_EQ(wc.wr_id, wr_id);
+            CHECK_EQ(wc.status, status);
+            return;
+        }
+        nap_ms(1);
+    }
+    fprintf(stderr, "no completion, wanted id %llu\n", (unsigned long long)wr_id);
+    checks_failed++;
+}
+
+static void cut_rail_0(bool cut) {
+    fake_cut(0, 2, cut ? FAKE_ALL : 0);
+    fake_cut(2, 0, cut ? FAKE_ALL : 0);
+}
+
+static void fail_the_rail(void) {
+    fake_port(0, false);
+    agent_page_state("fake_h0r0", LP_NIC_DOWN);
+}
+
+static bool has_moved(void) {
+    return agent_migrations() >= 2;
+}
+
+/* ---- what must hold
+ * ------------------------------------------------------------------------------------- */
+
+static void silent_cut_moves_everything_and_loses_nothing(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    for (int i = 0; i < 8; i++)
+        CHECK_EQ(post_recv(&pair->b, (uint64_t)i, (uint32_t)(4096 + i * 64), 64), 0);
+    cut_rail_0(true);
+    for (int i = 0; i < 8; i++) {
+        memset(pair->a.memory + i * 64, i + 1, 64);
+        CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 100 + (uint64_t)i, (uint32_t)i * 64, 0, 64, 0), 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        wait_wc(pair->a.send_cq, 100 + (uint64_t)i, IBV_WC_SUCCESS);
+        wait_wc(pair->b.recv_cq, (uint64_t)i, IBV_WC_SUCCESS);
+        CHECK_EQ(pair->b.memory[4096 + i * 64 + 63], i + 1);
+    }
+    expect_none(pair->a.send_cq);
+    expect_none(pair->b.recv_cq);
+    CHECK(within(has_moved, 1000));
+    CHECK_EQ(state_of(pair->a.qp), IBV_QPS_RTS);
+    CHECK_EQ(state_of(pair->b.qp), IBV_QPS_RTS);
+    done(pair);
+}
+
+static void lost_acknowledgements_repeat_no_atomic_and_no_send(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
+    CHECK_EQ(post_recv(&pair->b, 2, 5120, 64), 0);
+    fake_cut(2, 0, FAKE_ALL); /* what A asks is done, and A doesn't hear of it */
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 10, 0, 0, 64, 0), 0);
+    wait_wc(pair->b.recv_cq, 1, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 10, IBV_WC_SUCCESS);
+    nap_ms(20);
+    expect_none(pair->b.recv_cq); /* it came once */
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 11, 64, 0, 64, 0), 0);
+    wait_wc(pair->b.recv_cq, 2, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 11, IBV_WC_SUCCESS);
+    done(pair);
+}
+
+static void atomic_whose_result_was_lost_is_an_error(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    uint64_t *word = (uint64_t *)(void *)(pair->b.memory + 4096);
+
+    *word = 40;
+    fake_cut(2, 0, FAKE_ALL);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_ATOMIC_FETCH_AND_ADD, 7, 0, 4096, 8, 0), 0);
+    wait_wc(pair->a.send_cq, 7, IBV_WC_RETRY_EXC_ERR);
+    CHECK_EQ(__atomic_load_n(word, __ATOMIC_SEQ_CST), 45); /* once */
+    CHECK_EQ(state_of(pair->a.qp), IBV_QPS_ERR);
+    done(pair);
+}
+
+static void port_error_isnt_the_jobs_business(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct pollfd quiet = {.fd = pair->a.context->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+
+    CHECK_EQ(fcntl(quiet.fd, F_SETFL, O_NONBLOCK), 0);
+    fail_the_rail();
+    expect_none(pair->a.send_cq); /* a job that polls learns of it from the page */
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(poll(&quiet, 1, 0), 1);
+    CHECK_EQ(ibv_get_async_event(pair->a.context, &event), -1);
+    CHECK_EQ(errno, EAGAIN);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 3, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 3, IBV_WC_SUCCESS);
+    fake_port(0, true);
+    agent_page_state("fake_h0r0", LP_NIC_UP);
+    done(pair);
+}
+
+/* The job sleeps in poll() on its own descriptor, set to O_NONBLOCK, while all moves to the other NIC. */
+static void channel_wakes_for_either_nic(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct pollfd waiting = {.fd = pair->b.channel->fd, .events = POLLIN};
+    struct ibv_cq *cq = NULL;
+    void *context = NULL;
+
+    CHECK_EQ(fcntl(waiting.fd, F_SETFL, O_NONBLOCK), 0);
+    CHECK_EQ(ibv_get_cq_event(pair->b.channel, &cq, &context), -1);
+    CHECK_EQ(errno, EAGAIN);
+    for (int round = 0; round < 3; round++) {
+        CHECK_EQ(post_recv(&pair->b, (uint64_t)round, 4096, 64), 0);
+        CHECK_EQ(ibv_req_notify_cq(pair->b.recv_cq, 0), 0);
+        expect_none(pair->b.recv_cq);
+        if (round == 1)
+            cut_rail_0(true);
+        CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 50, 0, 0, 64, 0), 0);
+        bool found = false, sent = false;
+        for (int tries = 0; tries < 4 && !found; tries++) { /* an event too many is allowed */
+            struct ibv_wc wc;
+            if (!sent && round == 1) { /* A is awake: it is the one that sees the error */
+                wait_wc(pair->a.send_cq, 50, IBV_WC_SUCCESS);
+                sent = true;
+            }
+            CHECK_EQ(poll(&waiting, 1, 10000), 1);
+            CHECK_EQ(ibv_get_cq_event(pair->b.channel, &cq, &context), 0);
+            CHECK(cq == pair->b.recv_cq);
+            CHECK(context == &pair->b);
+            ibv_ack_cq_events(cq, 1);
+            found = next_wc(cq, &wc);
+            if (found)
+                CHECK_EQ(wc.wr_id, round);
+            else
+                CHECK_EQ(ibv_req_notify_cq(pair->b.recv_cq, 0), 0);
+        }
+        CHECK(found);
+        if (!sent)
+            wait_wc(pair->a.send_cq, 50, IBV_WC_SUCCESS);
+    }
+    done(pair); /* which waits for every event to be acknowledged */
+}
+
+static void order_moves_a_healthy_connection(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    agent_order("fake_h0r0", LP_WHY_DRAIN);
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(post(&pair->b, &pair->a, IBV_WR_RDMA_READ, 4, 0, 4096, 1000, 0), 0);
+    wait_wc(pair->b.send_cq, 4, IBV_WC_SUCCESS);
+    done(pair);
+}
+
+static void job_that_moves_to_err_gets_flushes_only(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    agent_order("fake_h0r0", LP_WHY_DRAIN);
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(post_recv(&pair->b, 21, 4096, 64), 0);
+    CHECK_EQ(post_recv(&pair->b, 22, 4096, 64), 0);
+    CHECK_EQ(to_state(pair->b.qp, IBV_QPS_ERR), 0);
+    wait_wc(pair->b.recv_cq, 21, IBV_WC_WR_FLUSH_ERR);
+    wait_wc(pair->b.recv_cq, 22, IBV_WC_WR_FLUSH_ERR);
+    CHECK_EQ(state_of(pair->b.qp), IBV_QPS_ERR);
+    CHECK_EQ(post(&pair->b, &pair->a, IBV_WR_RDMA_WRITE, 23, 0, 4096, 64, 0), 0);
+    wait_wc(pair->b.send_cq, 23, IBV_WC_WR_FLUSH_ERR);
+    expect_none(pair->b.recv_cq);
+    done(pair);
+}
+
+static void without_an_agent_the_original_error_comes_at_once(void) {
+    struct pair *pair = pair_new(NULL);
+
+    fake_auto(true);
+    nap_ms(20);
+    cut_rail_0(true);
+    CHECK_EQ(post_recv(&pair->a, 1, 4096, 64), 0);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 5, 0, 4096, 64, 0), 0);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 6, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 5, IBV_WC_RETRY_EXC_ERR);
+    wait_wc(pair->a.send_cq, 6, IBV_WC_WR_FLUSH_ERR);
+    wait_wc(pair->a.recv_cq, 1, IBV_WC_WR_FLUSH_ERR);
+    CHECK_EQ(state_of(pair->a.qp), IBV_QPS_ERR);
+    behave(&manners); /* done() stops it */
+    done(pair);
+}
+
+static void nowhere_to_go_ends_with_the_original_error_after_the_deadline(void) {
+    static const struct agent_manners hasty = {.rails = 2, .give_up_ms = 400, .attempt_ms = 50};
+
+    behave(&hasty);
+    struct pair *pair = covered_pair(NULL);
+    fake_cut(-1, -1, FAKE_ALL); /* both rails */
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 5, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 5, IBV_WC_RETRY_EXC_ERR);
+    fake_cut(-1, -1, 0);
+    done(pair);
+}
+
+static void access_error_of_the_job_stays_what_it_is(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct ibv_sge sge = {.addr = (uintptr_t)pair->a.memory, .length = 8, .lkey = pair->a.mr->lkey};
+    struct ibv_send_wr *bad = NULL, wr = {.wr_id = 9,
+                                          .sg_list = &sge,
+                                          .num_sge = 1,
+                                          .opcode = IBV_WR_RDMA_WRITE,
+                                          .send_flags = IBV_SEND_SIGNALED};
+
+    wr.wr.rdma.remote_addr = (uintptr_t)pair->b.memory;
+    wr.wr.rdma.rkey = 0xdead00;
+    CHECK_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
+    wait_wc(pair->a.send_cq, 9, IBV_WC_REM_ACCESS_ERR);
+    CHECK_EQ(state_of(pair->a.qp), IBV_QPS_ERR);
+    done(pair);
+}
+
+/* Registered, used, and given back while requests run on the spare: keys of both ends are new to it. */
+static void memory_registered_after_a_move_can_be_used(void) {
+    static uint8_t late_a[4096], late_b[4096];
+    const int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    agent_order("fake_h0r0", LP_WHY_DRAIN);
+    CHECK(within(has_moved, 5000));
+    for (int round = 0; round < 5; round++) {
+        struct ibv_mr *a = ibv_reg_mr(pair->a.pd, late_a, sizeof(late_a), all);
+        struct ibv_mr *b = ibv_reg_mr(pair->b.pd, late_b, sizeof(late_b), all);
+        struct ibv_sge sge = {.addr = (uintptr_t)late_a, .length = 4096, .lkey = a->lkey};
+        struct ibv_send_wr *bad = NULL, wr = {.wr_id = 30,
+                                              .sg_list = &sge,
+                                              .num_sge = 1,
+                                              .opcode = IBV_WR_RDMA_WRITE,
+                                              .send_flags = IBV_SEND_SIGNALED};
+        memset(late_a, 1 + round, sizeof(late_a));
+        wr.wr.rdma.remote_addr = (uintptr_t)late_b;
+        wr.wr.rdma.rkey = b->rkey;
+        CHECK_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
+        wait_wc(pair->a.send_cq, 30, IBV_WC_SUCCESS);
+        CHECK_EQ(late_b[4095], 1 + round);
+        CHECK_EQ(ibv_dereg_mr(a), 0);
+        CHECK_EQ(ibv_dereg_mr(b), 0);
+    }
+    done(pair);
+}
+
+static void destroyed_in_the_middle_of_a_move(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    for (int i = 0; i < 8; i++)
+        CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 1, 0, 4096, 4096, 0), 0);
+    fail_the_rail();
+    nap_ms(1);
+    done(pair);
+}
+
+static void shared_receive_queue_passes_through(void) {
+    const struct pair_options options = {.srq = true};
+
+    behave(&manners);
+    struct pair *pair = pair_new(&options);
+    fake_auto(true);
+    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 2, 0, 0, 64, 0), 0);
+    wait_wc(pair->b.recv_cq, 1, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 2, IBV_WC_SUCCESS);
+    CHECK(!agent_all_ready());
+    done(pair);
+}
+
+static void child_of_a_fork_leaves_the_parent_alone(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    const pid_t child = fork();
+
+    if (child == 0)
+        _exit(0);
+    int status = -1;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    cut_rail_0(true);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 8, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 8, IBV_WC_SUCCESS);
+    done(pair);
+}
+
+static void agent_that_dies_and_returns_covers_again(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    agent_stop();
+    cut_rail_0(true); /* the spare is there: nobody is needed but the peer, who sees the same */
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 8, 0, 4096, 64, 0), 0);
+    CHECK_EQ(post(&pair->b, &pair->a, IBV_WR_RDMA_WRITE, 9, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 8, IBV_WC_SUCCESS);
+    wait_wc(pair->b.send_cq, 9, IBV_WC_SUCCESS);
+    cut_rail_0(false);
+    behave(&manners);
+    CHECK(within(agent_all_ready, 20000));
+    agent_order("fake_h0r1", LP_WHY_FAIL_BACK);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 10, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 10, IBV_WC_SUCCESS);
+    done(pair);
+}
+
+static const struct test tests[] = {
+    TEST(silent_cut_moves_everything_and_loses_nothing),
+    TEST(lost_acknowledgements_repeat_no_atomic_and_no_send),
+    TEST(atomic_whose_result_was_lost_is_an_error),
+    TEST(port_error_isnt_the_jobs_business),
+    TEST(channel_wakes_for_either_nic),
+    TEST(order_moves_a_healthy_connection),
+    TEST(job_that_moves_to_err_gets_flushes_only),
+    TEST(without_an_agent_the_original_error_comes_at_once),
+    TEST(nowhere_to_go_ends_with_the_original_error_after_the_deadline),
+    TEST(access_error_of_the_job_stays_what_it_is),
+    TEST(memory_registered_after_a_move_can_be_used),
+    TEST(destroyed_in_the_middle_of_a_move),
+    TEST(shared_receive_queue_passes_through),
+    TEST(child_of_a_fork_leaves_the_parent_alone),
+    TEST(agent_that_dies_and_returns_covers_again),
+};
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0;
+
+    snprintf(socket_path, sizeof(socket_path), "/tmp/test_engine.%d.sock", (int)getpid());
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+        if (argc > 1 && !strstr(tests[i].name, argv[1]))
+            continue;
+        /* Spare NICs stay open for the life of a process, and a fleet starts anew only when all are closed.
+         */
+        const pid_t child = fork();
+        if (child == 0) {
+            setenv("LINKPASS_SOCKET", socket_path, 1);
+            checks_failed = 0;
+            tests[i].run();
+            fflush(NULL);
+            _exit(checks_failed != 0);
+        }
+        int status = -1;
+        (void)waitpid(child, &status, 0);
+        printf("%s %s\n", status ? "FAIL" : "ok  ", tests[i].name);
+        fflush(stdout);
+        status ? failed++ : passed++;
+    }
+    (void)unlink(socket_path);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed || !passed;
+}
