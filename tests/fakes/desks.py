@@ -162,6 +162,7 @@ class World:
         self.qpns = 5000
         self.shims = 0
         self.distance = lambda here, there: 2
+        self.makers: dict[int, int] = {}  # queue pair number -> process, as the kernel knows it
         for host in hosts:
             self.start(host)
 
@@ -189,6 +190,7 @@ class World:
             Outlook(host, verdicts, lambda: nics), post, show, peers_changed, self.rule, (60_000, 1_000), 50.0,
             EventLog(self.clock, self.events[host].append), self.clock, act=self.act,
             distance=lambda here, there: self.distance(here, there),
+            owner=lambda device, port, qpn: self.makers.get(qpn),
         )  # fmt: skip
         for known in self.hosts:
             record = self.record(known)

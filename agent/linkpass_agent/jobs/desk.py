@@ -47,11 +47,13 @@ class Desk:
         *,
         act: bool,
         distance: Callable[[str, str], int] = lambda here, there: 2,
+        owner: Callable[[str, int, int], int | None] = lambda device, port, qpn: None,
     ) -> None:
         self.outlook, self.registry, self.rule, self.act = outlook, Registry(), rule, act
         self.dropped: Counter[str] = Counter()  # frames and letters refused, by reason
         self._post, self._show, self._peers_changed = post, show, peers_changed
         self._patience, self._events, self._clock, self._distance = patience, events, clock, distance
+        self._owner = owner  # device, port, queue pair number -> the process that made it, if the kernel tells
         self._letters: dict[tuple[str, Lane], list[bytes]] = {}
         self._load: Counter[tuple[str, str]] = Counter()  # home port, rail -> live pairs
         self._dead: dict[str, frozenset[str]] = {}  # host -> rails that were dead when last looked at
@@ -131,6 +133,12 @@ class Desk:
         home = self.outlook.port_of(up.device, up.port, up.who.local_gid)
         rail = self.outlook.rail(home) if home else None
         connection = Connection(process, up, now, home, rail, target=rail, settled_rail=rail, state_at=now)
+        maker = self._owner(up.device, up.port, up.who.local_qpn)
+        if maker is not None and maker != process.line.pid:
+            process.connections[up.conn] = connection
+            connection.hindrance = f"the kernel says that the queue pair is process {maker}'s"
+            self.dropped["job-foreign"] += 1
+            return
         if not self.registry.add(connection):
             connection.hindrance = "another process has that queue pair: one of them isn't telling the truth"
             self.dropped["job-claimed"] += 1

@@ -12,6 +12,7 @@ from linkpass.settings import Settings
 from linkpass_agent.events import EventLog
 from linkpass_agent.reactor import Reactor
 from linkpass_agent.see.rdma_devices import RdmaPort
+from linkpass_agent.see.rdma_owner import QueuePairOwners
 
 from .decide import Rule
 from .desk import Desk, Post
@@ -44,6 +45,7 @@ class Jobs:
     ) -> None:
         jobs = settings.jobs
         self.page = Page(reactor.record.incarnation)
+        self.owners = QueuePairOwners()
         self.desk = Desk(
             Outlook(settings.host, reactor, rdma),
             post,
@@ -56,6 +58,7 @@ class Jobs:
             clock,
             act=settings.mode == "act",
             distance=lambda here, there: distance(places.get(here, UNKNOWN), places.get(there, UNKNOWN)),
+            owner=self.owners.owner,
         )
         limits = Limits(sessions=jobs.sessions)
         self.sessions = Sessions(settings.paths.jobs_socket, self.desk, self.page.fd, clock, limits)
@@ -99,6 +102,7 @@ class Jobs:
         """Let go of everything."""
         self.sessions.close()
         self.page.close()
+        self.owners.close()
 
 
 @contextmanager

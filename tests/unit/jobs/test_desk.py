@@ -503,6 +503,20 @@ def test_process_cant_take_another_ones_queue_pair() -> None:
     assert world.connection(one).pairs
 
 
+def test_process_cant_register_a_queue_pair_that_the_kernel_says_is_another_s() -> None:
+    world = World()
+    one, thief = world.shim("a"), world.shim("a")
+    world.makers[7] = one.pid
+    thief.up(1, world.identity(7))
+    why = world.desks["a"].why_unprotected(world.connection(thief))
+    assert why == f"the kernel says that the queue pair is process {one.pid}'s"
+    assert world.desks["a"].dropped["job-foreign"] == 1
+    one.up(1, world.identity(7))
+    assert world.desks["a"].registry.by_identity == {world.identity(7): world.connection(one)}
+    world.desks["a"].left(thief)
+    assert world.desks["a"].registry.by_identity == {world.identity(7): world.connection(one)}
+
+
 def test_process_cant_speak_for_a_connection_under_anothers_name() -> None:
     world = World()
     one, other = world.job()
