@@ -203,6 +203,40 @@ class MigrateAnswer(Model):
     text: str
 
 
+class KeyView(Model):
+    """One key of the fleet. Its secret is never told."""
+
+    key: str = Field(description="its name")
+    mark: str = Field(description="fingerprint of the secret")
+    here: bool = Field(description="this host accepts it")
+    sends: bool = Field(description="this host sends with it")
+    accepted_by: int = Field(description="living members, this host included, that accept it")
+    sent_by: int = Field(description="living members that send with it")
+    members: int
+
+
+class KeyInstallRequest(Model):
+    """A key to accept."""
+
+    model_config = ConfigDict(extra="forbid")
+    secret: str = Field(min_length=64, max_length=64, description="32 bytes as hexadecimal digits", repr=False)
+
+
+class KeyChangeRequest(Model):
+    """A key to send with, or to accept no longer."""
+
+    model_config = ConfigDict(extra="forbid")
+    force: bool = Field(default=False, description="even if members are cut off by that")
+
+
+class KeyAnswer(Model):
+    """What was done, on this host alone."""
+
+    key: str
+    text: str
+    keys: list[KeyView]
+
+
 class Problem(Model):
     """Any error answer."""
 

@@ -28,6 +28,10 @@ from linkpass.api import (
     DrainRequest,
     EventView,
     JobView,
+    KeyAnswer,
+    KeyChangeRequest,
+    KeyInstallRequest,
+    KeyView,
     MigrateAnswer,
     MigrateRequest,
     PathView,
@@ -109,6 +113,16 @@ class Facade(Protocol):
         """NotFoundError for an unknown queue pair or port."""
         ...
 
+    def keys(self) -> Sequence[KeyView]: ...
+
+    def install_key(self, key: str, secret: str, who: str) -> KeyAnswer:
+        """RefusedError when it isn't a key or its name is taken."""
+        ...
+
+    def change_key(self, key: str, act: str, force: bool, who: str) -> KeyAnswer:
+        """`act`: use or remove. NotFoundError for an unknown key, RefusedError when members would be cut off."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -185,6 +199,37 @@ OPERATIONS = (
         MigrateAnswer,
         body=MigrateRequest,
         errors=(400, 403, 404, 408, 413),
+    ),
+    Operation("GET", "/v1/keys", "keys", "The fleet's keys (root only)", "keys", KeyView, "list", errors=(403,)),
+    Operation(
+        "POST",
+        "/v1/keys/{key}/install",
+        "install_key",
+        "Accept another key (root only)",
+        "install_key",
+        KeyAnswer,
+        body=KeyInstallRequest,
+        errors=(400, 403, 408, 409, 413),
+    ),
+    Operation(
+        "POST",
+        "/v1/keys/{key}/use",
+        "use_key",
+        "Send with another key (root only)",
+        "use_key",
+        KeyAnswer,
+        body=KeyChangeRequest,
+        errors=(400, 403, 404, 408, 409, 413),
+    ),
+    Operation(
+        "POST",
+        "/v1/keys/{key}/remove",
+        "remove_key",
+        "Accept a key no longer (root only)",
+        "remove_key",
+        KeyAnswer,
+        body=KeyChangeRequest,
+        errors=(400, 403, 404, 408, 409, 413),
     ),
     Operation("GET", "/openapi.json", "openapi", "This description", "openapi", None),
 )
@@ -309,6 +354,32 @@ class Api:
             raise HTTPException(400, _first_problem(e)) from e
         return _json(self.facade.migrate(asked.what, asked.to, who).model_dump_json())
 
+    async def keys(self, request: Request) -> Response:
+        self.root(request)
+        return _list(self.facade.keys())
+
+    async def install_key(self, request: Request) -> Response:
+        who = self.root(request)
+        try:
+            asked = KeyInstallRequest.model_validate_json(await self.body(request))
+        except ValidationError as e:
+            raise HTTPException(400, _first_problem(e)) from None  # the cause would show the secret
+        return _json(self.facade.install_key(request.path_params["key"], asked.secret, who).model_dump_json())
+
+    async def use_key(self, request: Request) -> Response:
+        return await self.change_key(request, "use")
+
+    async def remove_key(self, request: Request) -> Response:
+        return await self.change_key(request, "remove")
+
+    async def change_key(self, request: Request, act: str) -> Response:
+        who = self.root(request)
+        try:
+            asked = KeyChangeRequest.model_validate_json(await self.body(request))
+        except ValidationError as e:
+            raise HTTPException(400, _first_problem(e)) from e
+        return _json(self.facade.change_key(request.path_params["key"], act, asked.force, who).model_dump_json())
+
     async def openapi(self, request: Request) -> Response:
         from linkpass_agent.api_doc import document  # rarely asked for
 
@@ -322,6 +393,15 @@ class Api:
             said = {"peer": str(peer), "path": request.url.path[:200]}
             self.held.say(log, logging.WARNING, "refused a change", key="change", **said)
             raise HTTPException(403, f"{peer} may not change anything: only root{group} may")
+        return str(peer)
+
+    def root(self, request: Request) -> str:
+        """Keys are for root alone: who has one may claim to be any host."""
+        peer: Peer = request.state.peer
+        if peer.uid != 0:
+            said = {"peer": str(peer), "path": request.url.path[:200]}
+            self.held.say(log, logging.WARNING, "refused the keys", key="keys", **said)
+            raise HTTPException(403, f"{peer} may not look at or change keys: only root may")
         return str(peer)
 
     async def body(self, request: Request) -> bytes:

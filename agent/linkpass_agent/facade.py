@@ -9,6 +9,8 @@ from linkpass.api import (
     DrainAnswer,
     EventView,
     JobView,
+    KeyAnswer,
+    KeyView,
     MigrateAnswer,
     PathView,
     PeerView,
@@ -25,6 +27,7 @@ from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
 from .jobs.views import JobsFacade
 from .judge.port import Port
+from .keys import KeyDesk
 from .memory import Drained, Memory, State
 from .reactor import Reactor
 from .story import Follower, Story
@@ -59,9 +62,10 @@ class AgentFacade:
         clock: Clock,
         jobs: JobsFacade | None = None,
         incidents: Callable[[], list[str]] = list,
+        keys: KeyDesk | None = None,
     ) -> None:
         self._jobs = jobs or JobsFacade(None, clock)
-        self._incidents = incidents
+        self._incidents, self._keys = incidents, keys
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
         self._story, self._memory, self._state = story, memory, state
         self._contacts, self._dropped, self._clock = contacts, dropped, clock
@@ -183,7 +187,22 @@ class AgentFacade:
         text = f"{port} is undrained; it carries traffic again after its hold-down"
         return DrainAnswer(port=port, done=True, text=text, plan=_plan_view(plan))
 
+    def keys(self) -> list[KeyView]:
+        return self._desk().views()
+
+    def install_key(self, key: str, secret: str, who: str) -> KeyAnswer:
+        return self._desk().install(key, secret, who)
+
+    def change_key(self, key: str, act: str, force: bool, who: str) -> KeyAnswer:
+        desk = self._desk()
+        return desk.use(key, who, force=force) if act == "use" else desk.remove(key, who, force=force)
+
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _desk(self) -> KeyDesk:
+        if self._keys is None:
+            raise NotFoundError("this agent has no keys")
+        return self._keys
 
     def _worth_telling(self, path: PathView, local: set[str]) -> bool:
         """A path's trouble that our own port's, told already, doesn't explain."""

@@ -61,6 +61,7 @@ from .judge.holddown import HoldDownRule
 from .judge.probe import ProbeRule
 from .judge.probing import Probing
 from .judge.schedule import ScheduleRule
+from .keys import KeyDesk
 from .memory import Memory
 from .reactor import Identity, Reactor
 from .see import carrier
@@ -148,7 +149,11 @@ class Agent:
         self.memory = Memory(_folder(settings.paths.state))
         self.state, complaint = self.memory.load()
         self._remember(complaint)
-        fleet = keyring.load(settings.share.keyring)
+        self.keys = KeyDesk(
+            settings.share.keyring, settings.host, self._use_keys,
+            lambda: [m.row for m in self.gossip.core.members()], self.events,
+        )  # fmt: skip
+        fleet = self.keys.keyring
         rails = {p.name: p.rail for p in settings.ports}
         rule = HoldDownRule(settings.hold_down.first, settings.hold_down.max, settings.hold_down.decay)
         probe = settings.probe
@@ -212,7 +217,7 @@ class Agent:
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
-            self.switches.lines,
+            self.switches.lines, self.keys,
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}
@@ -263,6 +268,10 @@ class Agent:
             case MemberTurned(host=host, before=before, status=status):
                 if (text := MEMBER_NEWS.get((before == "dead", status))) is not None:
                     self.events.add(EventKind.AGENT, host, text)
+
+    def _use_keys(self, new: keyring.Keyring) -> None:
+        self.prober.set_codec(ProbeCodec([k.secret for k in new.keys]))
+        self.gossip.run(lambda core, now: core.set_keyring(new, now))
 
     def _set_targets(self, targets: Mapping[PathId, str]) -> None:
         self._targets = dict(targets)

@@ -7,6 +7,8 @@ from linkpass.api import (
     DrainAnswer,
     EventView,
     JobView,
+    KeyAnswer,
+    KeyView,
     MigrateAnswer,
     PathView,
     PeerView,
@@ -41,6 +43,9 @@ STEP = StepView(
 )
 
 
+KEY = KeyView(key="2026a", mark="0a1b2c3d", here=True, sends=True, accepted_by=3, sent_by=2, members=3)
+
+
 @dataclass
 class FakeFacade:
     """`changes` records every drain and undrain that got through."""
@@ -55,6 +60,7 @@ class FakeFacade:
     job_views: list[JobView] = field(default_factory=list)
     qp_views: list[QpView] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)  # queue pairs on any port, one look after the other; then none
+    key_views: list[KeyView] = field(default_factory=lambda: [KEY])
     stay: dict[str, str] = field(default_factory=dict)  # queue pairs that can't move
 
     def status(self) -> StatusView:
@@ -162,6 +168,19 @@ class FakeFacade:
         return MigrateAnswer(
             what=what, to=to, ordered=count, refused=self.stay, text=f"ordered {count} of 1 queue pairs to {to}"
         )
+
+    def keys(self) -> Sequence[KeyView]:
+        return self.key_views
+
+    def install_key(self, key: str, secret: str, who: str) -> KeyAnswer:
+        self.changes.append(("install", key, secret, who))
+        return KeyAnswer(key=key, text=f"{key} is accepted from now on", keys=self.key_views)
+
+    def change_key(self, key: str, act: str, force: bool, who: str) -> KeyAnswer:
+        if key not in [k.key for k in self.key_views]:
+            raise NotFoundError(f"no key {key!r}")
+        self.changes.append((act, key, force, who))
+        return KeyAnswer(key=key, text=f"{key}: {act}", keys=self.key_views)
 
     def _known(self, port: str) -> None:
         if port not in [p.name for p in self.port_views]:

@@ -73,6 +73,10 @@ class Prober:
                     log.warning("can't probe from %s on %s: %s", key[1], port, e.strerror or e)
                 self._refused[key] = e.errno
 
+    def set_codec(self, codec: ProbeCodec) -> None:
+        """Use other keys from now on."""
+        self._codec = codec
+
     def set_targets(self, targets: Mapping[PathId, str], in_use: frozenset[PathId]) -> None:
         """The peers' addresses to probe, by path, and the paths in use."""
         self._targets = dict(targets)

@@ -272,6 +272,10 @@ async def test_description_is_valid_openapi_and_covers_the_routes(settings: Sett
         ("GET", "/v1/jobs"),
         ("GET", "/v1/qps"),
         ("POST", "/v1/migrate"),
+        ("GET", "/v1/keys"),
+        ("POST", "/v1/keys/{key}/install"),
+        ("POST", "/v1/keys/{key}/use"),
+        ("POST", "/v1/keys/{key}/remove"),
         ("GET", "/openapi.json"),
     }
     drain = document["paths"]["/v1/ports/{port}/drain"]["post"]

@@ -102,6 +102,24 @@ async def test_member_of_the_group_may_change_and_a_stranger_may_not(open_settin
     assert facade.changes == [("undrain", "a-rail0", "uid 65534")] * 2
 
 
+async def test_keys_are_for_root_alone_even_where_a_group_may_change_ports(open_settings: Settings) -> None:
+    group = next(g for g in grp.getgrall() if g.gr_gid not in (0, NOBODY))
+    settings = open_settings.model_copy(
+        update={"control": open_settings.control.model_copy(update={"group": group.gr_name})}
+    )
+    facade, path, secret = FakeFacade(), settings.paths.socket, "0123456789abcdef" * 4
+    async with serve(facade, settings):
+        for method, target, body in (
+            ("GET", "/v1/keys", ""),
+            ("POST", "/v1/keys/k/install", f'{{"secret": "{secret}"}}'),
+            ("POST", "/v1/keys/2026a/use", "{}"),
+            ("POST", "/v1/keys/2026a/remove", "{}"),
+        ):
+            status, answer = await as_user(path, method, target, body, gid=group.gr_gid)
+            assert (status, answer["error"]) == (403, "uid 65534 may not look at or change keys: only root may")
+    assert facade.changes == []
+
+
 def test_peer_is_told_by_the_kernel() -> None:
     left, right = socket.socketpair()
     with left, right:

@@ -281,10 +281,33 @@ def test_zsh_gets_a_script_for_the_command() -> None:
     assert "undrain" in made.stdout
 
 
+async def test_keys_are_listed_installed_used_and_removed(facade: FakeFacade, ctl: Ctl, tmp_path: Path) -> None:
+    secret = "0123456789abcdef" * 4
+    file = tmp_path / "key"
+    file.write_text(f"2026b {secret}\n")
+    code, out, _ = await ctl("keys", "list")
+    assert code == 0 and out.splitlines()[1].split() == ["2026a", "0a1b2c3d", "sends", "3", "of", "3", "2", "of", "3"]
+    code, out, _ = await ctl("keys", "install", "2026b", "--file", str(file))
+    assert code == 0 and secret not in out
+    assert (await ctl("keys", "use", "2026a"))[0] == 0
+    assert (await ctl("keys", "remove", "2026a", "--force"))[0] == 0
+    assert facade.changes == [
+        ("install", "2026b", secret, "root"),
+        ("use", "2026a", False, "root"),
+        ("remove", "2026a", True, "root"),
+    ]
+    assert (await ctl("keys", "use", "x"))[::2] == (1, "linkpassctl: no key 'x'\n")
+    assert (await ctl("keys", "use"))[0] == 2
+    file.write_text(f"other {secret}")
+    code, _, err = await ctl("keys", "install", "2026c", "--file", str(file))
+    assert code == 1 and "should hold '2026c HEX'" in err and secret not in err
+
+
 def test_every_verb_has_help_with_an_example() -> None:
     actions = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
     verbs: dict[str, argparse.ArgumentParser] = actions[0].choices
     expected = {"status", "ports", "paths", "peers", "events", "plan", "drain", "undrain", "completion"}
+    expected |= {"jobs", "qps", "migrate", "keys"}
     assert set(verbs) == expected
     for name, own in verbs.items():
         assert f"linkpassctl {name}" in own.format_help().split("examples:")[1], name
