@@ -76,8 +76,9 @@ class Probing:
         sent = next((p.at for p in before.waiting if p.seq == seq), None) if before else None
         if before is None or sent is None:
             return False
-        # Late is no gap: a busy agent answers what waits on its sockets, also on paths that are in doubt.
-        if path not in self._unbroken or any(p.seq < seq and now >= p.at + before.patience for p in before.waiting):
+        # Late is no gap: a busy agent answers what waits on its sockets, also on paths that are in doubt. An answer
+        # that overtakes an earlier one is, whatever this path's patience: the earlier one may never come.
+        if path not in self._unbroken or before.waiting[0].seq != seq:
             self._unbroken[path] = now
         if now - sent <= before.patience:  # prompt: the agent wasn't held up when it answered this
             self._add_sign(path, Proof(sent, now, self._unbroken[path]))

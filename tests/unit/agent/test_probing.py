@@ -107,6 +107,24 @@ def test_peer_whose_agent_is_started_again_keeps_all_its_paths() -> None:
     assert [wire.probing.get(p).state for p in (R0, R1)] == [S.UP, S.UP]
 
 
+def test_slow_path_that_answers_first_after_a_restart_convicts_no_prompt_one() -> None:
+    wire = Wire([R0, R1])
+    wire.rtt = 0.06  # R1's patience grows with its round trips, far above R0's
+    for seq in range(1, 40):
+        wire.probing.sent(R1, seq, 0.1 * seq)
+        wire.probing.answered(R1, seq, 0.1 * seq + 0.06)
+    for seq in (100, 101, 102):  # the agent is being restarted
+        at = 5.0 + 0.02 * (seq - 100)
+        wire.probing.sent(R0, seq, at)
+        wire.probing.sent(R1, seq + 10, at)
+    wire.probing.tick(5.06)
+    assert wire.probing.get(R0).state == S.SUSPECT
+    wire.probing.sent(R1, 120, 5.06)
+    wire.probing.answered(R1, 120, 5.07)
+    wire.probing.tick(5.2)
+    assert wire.probing.get(R0).state == S.SUSPECT
+
+
 def test_path_that_died_while_the_agent_was_restarted_is_down_three_probes_after_its_return() -> None:
     wire = settled([R0, R1])
     wire.dead = {R0, R1}
