@@ -38,11 +38,15 @@ CLASSES: Mapping[str, Callable[[str, Lab], Fault]] = {
     "silent one way": lambda rail, lab: parse({"kind": "silent", "host": "b", "rail": rail, "way": "to"}),
     "whole leaf": lambda rail, lab: parse({"kind": "leaf", "leaf": lab.fabric.host("a").leaves[rail]}),
 }
-RETURN = 60.0  # s within which both paths must be in use again
+RETURN = 20.0  # s within which both paths must be in use again
 LASTS = 1.0  # s that a fault lasts for those who recover by themselves: 4 times the longest outage expected
 FORGOTTEN = 2.0  # s after which a path that OSPF knows and the kernel doesn't have is lost for good
 # 30 faults of one port in a few minutes are a flap train to a hold-down; it is not what is measured here.
 CONFIG = {"hold_down": {"first": 0.2, "max": 0.2}}
+
+
+class StuckError(LabError):
+    """A contender doesn't return to all paths."""
 
 
 class Contender(Protocol):
@@ -195,7 +199,7 @@ def trial(name: str, contender: Contender, fault: str) -> Trial:
     deadline = time.monotonic() + RETURN
     while not contender.whole():
         if time.monotonic() > deadline:
-            raise LabError(f"{name}: not on both paths {RETURN:g} s after the last fault")
+            raise StuckError(f"{name}: not on both paths {RETURN:g} s after the last fault")
         time.sleep(0.1)
     lab = contender.lab
     stream = traffic.UdpStream(lab, Traffic("stream", "udpstream", "a", "b", {"realtime": True}))
@@ -224,27 +228,44 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     options = parser.parse_args()
     fabric = fabrics.load(scenario.find_fabric("2x2"))
-    labs: list[Lab] = []
     trials: list[Trial] = []
+    running: dict[str, Contender] = {}
+    stuck: list[str] = []  # contenders that had to be started anew
+    reminders = 0
+
+    def begin(name: str) -> None:
+        lab = realisations.up("namespaces", fabric, label=f"outage-{name}")
+        try:
+            running[name] = CONTENDERS[name](lab, options.cap)
+        except BaseException:
+            lab.close()
+            raise
+
     try:
-        running: dict[str, Contender] = {}
         for name in options.contenders:
-            labs.append(realisations.up("namespaces", fabric, label=f"outage-{name}"))
-            running[name] = CONTENDERS[name](labs[-1], options.cap)
+            begin(name)
         for number in range(1, options.trials + 1):
             for fault in options.classes:
-                for name, contender in running.items():
-                    trials.append(trial(name, contender, fault))
+                for name in options.contenders:
+                    try:
+                        trials.append(trial(name, running[name], fault))
+                    except StuckError as e:
+                        print(f"outage: {e}; starting it anew", file=sys.stderr)
+                        stuck.append(name)
+                        reminders += getattr(running[name], "reminders", 0)
+                        running.pop(name).lab.close()
+                        begin(name)
+                        trials.append(trial(name, running[name], fault))
                 said = ", ".join(f"{t.contender} {t.outage_ms:.1f}" for t in trials[-len(running) :])
                 print(f"{number}/{options.trials} {fault}: {said} ms", file=sys.stderr, flush=True)
     except LinkPassError as e:
         print(f"outage: {e}", file=sys.stderr)
         return 3
     finally:
-        for lab in labs:
-            lab.close()
+        for contender in running.values():
+            contender.lab.close()
     frr = running.get("frr")
-    reminders = frr.reminders if isinstance(frr, WithFrr) else 0
+    reminders += frr.reminders if isinstance(frr, WithFrr) else 0
     rows, stages = summarise(trials), stage_rows(trials)
     note = (
         f"{options.trials} trials each, ms; `capped` were ended by the repair "
@@ -252,6 +273,8 @@ def main() -> int:
     )
     if reminders:
         note += f"FRR forgot a path {reminders} times after carrier had come back and had to be reminded by hand.\n"
+    for name in sorted(set(stuck)):
+        note += f"{name} did not come back within {RETURN:g} s and was started anew {stuck.count(name)} times.\n"
     text = "\n".join([note, markdown(rows), "First event of each kind after the fault, ms:\n", markdown(stages)])
     print(text)
     if options.markdown:
