@@ -55,7 +55,8 @@ void lp_batch_sges(struct lp_wr_batch *batch, size_t count, const struct ibv_sge
         batch->opaque = true;
         return;
     }
-    memcpy(&batch->sges[batch->sge_count], sges, count * sizeof(sges[0]));
+    if (count)
+        memcpy(&batch->sges[batch->sge_count], sges, count * sizeof(sges[0]));
     batch->sge_count += count;
     batch->wrs[batch->recorded - 1].num_sge += (int)count;
 }

@@ -34,16 +34,26 @@ static struct {
     const struct lp_page *mapped;
 } channel;
 
-const char *lp_channel_path(void) {
-    const char *path = secure_getenv("LINKPASS_SOCKET");
+/* LINKPASS_SOCKET is also how `linkpassctl` finds the agent's other socket: the longer name wins. */
+static const char *named_path(void) {
+    static const char *const names[] = {"LINKPASS_JOBS_SOCKET", "LINKPASS_SOCKET"};
 
-    return path && *path ? path : "/run/linkpass/jobs.sock";
+    for (int i = 0; i < 2; i++) {
+        const char *path = secure_getenv(names[i]);
+        if (path && *path)
+            return path;
+    }
+    return NULL;
+}
+
+const char *lp_channel_path(void) {
+    const char *path = named_path();
+
+    return path ? path : "/run/linkpass/jobs.sock";
 }
 
 bool lp_channel_likely(void) {
-    const char *path = secure_getenv("LINKPASS_SOCKET");
-
-    return (path && *path) || access(lp_channel_path(), F_OK) == 0;
+    return named_path() || access(lp_channel_path(), F_OK) == 0;
 }
 
 int lp_channel_fd(void) {

@@ -101,6 +101,7 @@ struct lp_lane {
     struct lp_queue *send_queue, *recv_queue;
     struct lp_domain *domain;
     void *send_block, *recv_block;
+    _Atomic(struct lp_wr_batch *) batch; /* arrays for the next ibv_wr_* batch, kept from one to the other */
     uint64_t id;
     struct ibv_qp_attr attr; /* as the job set it */
     struct lp_identity who;

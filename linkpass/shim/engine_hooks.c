@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "attach_batch.h"
 #include "channel.h"
 #include "deliver.h"
 #include "engine_why.h"
@@ -39,13 +40,17 @@ static int wr_complete(struct lp_qp *qp, struct lp_wr_batch *batch, int (*comple
 
     if (!lane)
         return complete_real(qp);
+    struct lp_wr_batch *other = atomic_exchange(&lane->batch, NULL);
+    if (!other && !(other = calloc(1, sizeof(*other)))) {
+        qp->ex->wr_abort(qp->ex);
+        return ENOMEM;
+    }
     struct lp_wr_batch mine = *batch;
-    *batch = (struct lp_wr_batch){.count = mine.count};
+    *batch = *other;
     qp->ex->wr_abort(qp->ex);
     int result = mine.opaque ? EOPNOTSUPP : mine.recorded ? lp_lane_post_send(lane, mine.wrs, &bad) : 0;
-    free(mine.wrs);
-    free(mine.sges);
-    free(mine.inline_data);
+    *other = mine;
+    lp_batch_free(atomic_exchange(&lane->batch, other));
     return result;
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attach_batch.h"
 #include "channel.h"
 #include "deliver.h"
 #include "engine_why.h"
@@ -163,6 +164,7 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     pthread_mutex_unlock(&lp_engine.lock);
     lp_engine_wake();
     pthread_mutex_destroy(&lane->lock);
+    lp_batch_free(atomic_load(&lane->batch));
     free(lane->send_block);
     free(lane->recv_block);
     free(lane);

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
     struct ibv_pd *pd = need(ibv_alloc_pd(context));
     struct ibv_cq *cq = need(ibv_create_cq(context, 256, NULL, NULL, 0));
     struct ibv_qp_init_attr init = {
-        .send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 128}, .qp_type = IBV_QPT_RC};
+        .send_cq = cq, .recv_cq = cq, .cap = {.max_send_wr = 128, .max_send_sge = 1}, .qp_type = IBV_QPT_RC};
     for (int i = 0; i < qp_count; i++)
         qps[i] = need(ibv_create_qp(pd, &init));
     for (int i = 0; i < ROUNDS; i++) {
