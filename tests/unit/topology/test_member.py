@@ -11,7 +11,10 @@ from linkpass.wire import Stamp
 from linkpass_topology.gossip import messages as m
 from linkpass_topology.gossip import seal
 from linkpass_topology.gossip.core import Gossip
+from linkpass_topology.gossip.membership import MAX_COUNT, Row, Status
+from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import Address, Drop, Dropped, Output, Outrun, Send
+from linkpass_topology.gossip.suspicion import SwimRule
 from tests.fakes.mesh import KEYRING, record, wide_record
 
 AT: Address = ("10.99.0.66", 7471)
@@ -116,3 +119,58 @@ def test_claim_about_another_host_is_believed_until_its_owner_outruns_it() -> No
     told = Member(owner).tell(m.Digests(False, "", "", (("b", wire.stamp(lie)),)))
     assert [(o.incarnation, o.version) for o in told if isinstance(o, Outrun)] == [(1, 2)]
     assert core.view.merge(HostRecord("b", 2, 1)).changes != ()
+
+
+def host_in_fleet() -> Gossip:
+    core = Gossip(
+        "a", KEYRING, [], rng=Random(1), entropy=Random(2).randbytes, options=Options(swim=SwimRule(most=8))
+    )
+    core.start(0.0, ("10.99.0.1", 7471))
+    core.publish(record("a", 5, 5), 0.0)
+    core.view.merge(record("b"))
+    return core
+
+
+addresses = st.none() | st.tuples(st.sampled_from(["10.99.0.2", "10.99.0.66"]), st.integers(1, 65535))
+numbers = st.integers(0, 9) | st.sampled_from([wire.MAX_NUMBER, MAX_COUNT])
+rows = st.builds(
+    Row,
+    hosts,
+    numbers,
+    numbers.map(lambda n: min(n, MAX_COUNT)),
+    st.sampled_from(list(Status)),
+    addresses,
+    st.lists(st.tuples(st.sampled_from(["one", "two"]), st.binary(min_size=4, max_size=4)), max_size=2).map(tuple),
+    hosts,
+)
+fleet_nonsense = st.one_of(
+    st.builds(lambda r: m.Rows(True, "", "", tuple(r)), st.lists(rows, max_size=5)),
+    st.builds(lambda r: m.Rows(False, "", "", tuple(r)), st.lists(rows, max_size=5)),
+    st.builds(m.Roll, st.integers(0, 99), st.integers(0, 99)),
+    st.builds(lambda k, p: m.Ranges(k, "", p), st.integers(0, 1), st.just((("", 1, 2), ("b", 3, 4)))),
+    st.builds(m.Probe, st.integers(0, 9), hosts),
+    st.builds(m.Probed, st.integers(0, 9), hosts, st.booleans()),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(fleet_nonsense, nonsense), max_size=12))
+def test_member_that_talks_nonsense_about_the_fleet_never_silences_us(talk: list[m.Message]) -> None:
+    core = host_in_fleet()
+    member = Member(core)
+    for number, message in enumerate(talk):
+        for output in [*member.tell(message), *core.on_timer(1.0 + number)]:
+            if isinstance(output, Send) and output.addr == AT and output.data[:2] == seal.DATA:
+                m.unpack(member.session.open(output.data)[0])  # whatever we say is well-formed
+    assert core.view.get("a") == record("a", 5, 5)
+    me = core.fleet.table.me if core.fleet else None
+    assert me is not None and me.status is Status.ALIVE
+    assert len(core.members()) <= 8
+
+
+def test_table_takes_no_more_members_than_it_may() -> None:
+    core = host_in_fleet()
+    member = Member(core)
+    for i in range(40):
+        member.tell(m.Rows(False, "", "", (Row(f"x{i}", 1, 0, Status.ALIVE),)))
+    assert len(core.members()) == 8

@@ -18,11 +18,13 @@ from enum import IntEnum
 from hashlib import blake2b
 from random import Random
 
+from linkpass.wire import MAX_NUMBER
 from linkpass_topology.gossip.limits import Backoff
 from linkpass_topology.gossip.outputs import Address
 from linkpass_topology.gossip.suspicion import Health, Suspicion, SwimRule, suspect
 
 WARN = 0.5  # s between two warnings of a member that it is suspected or thought dead
+MAX_COUNT = (1 << 32) - 2  # of a row
 MAX_ERRANDS = 64  # probes that we do for others at a time
 NACK = 0.8  # of the timeout: when a helper tells that it had no answer either
 SUM_MASK = (1 << 64) - 1
@@ -223,9 +225,10 @@ class Membership:
             return False
         member = self.members.get(row.host)
         if member is None:
-            if row.status.here:
-                self._put(row, now)
-            return row.status.here
+            if not row.status.here or len(self.members) >= self.rule.most:
+                return False
+            self._put(row, now)
+            return True
         held = member.row
         if row.age == held.age and row.status is Status.SUSPECT and member.suspicion is not None:
             if not member.suspicion.confirm(row.by):
@@ -337,7 +340,9 @@ class Membership:
                 return  # two hosts of one name would never stop
             if row.status is Status.SUSPECT:
                 self.health.worse()  # perhaps we were too slow to answer
-            self._put(replace(me, life=row.life, count=row.count + 1, status=Status.ALIVE, by=""), now)
+            life, count = (row.life, row.count + 1) if row.count < MAX_COUNT else (row.life + 1, 0)
+            if life <= MAX_NUMBER:  # a lie with the largest numbers can't be outrun, as with records
+                self._put(replace(me, life=life, count=count, status=Status.ALIVE, by=""), now)
 
     def _put(self, row: Row, now: float) -> None:
         member = self.members.get(row.host)

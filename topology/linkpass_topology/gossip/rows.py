@@ -11,13 +11,12 @@ from typing import Protocol
 from linkpass.errors import WireError
 from linkpass.wire import MAX_NUMBER
 from linkpass_topology.gossip.keyring import KEY_ID, MAX_KEYS
-from linkpass_topology.gossip.membership import Ring, Row, Status
+from linkpass_topology.gossip.membership import MAX_COUNT, Ring, Row, Status
 from linkpass_topology.gossip.outputs import Address
 
 _AGE = struct.Struct("!QIB")
 _PORT = struct.Struct("!H")
 MARK = 4  # bytes of a key's fingerprint
-MAX_COUNT = (1 << 32) - 2  # one more must be possible
 IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
 
 

@@ -21,6 +21,7 @@ class SwimRule:
     worst_health: int = 8  # our own times are stretched up to 1 + this
     late: float = 0.5  # a timer that is called this much too late: it is us who stood still
     rejoin: float = 15.0  # between attempts to reach some dead member
+    most: int = 16_384  # members that are known
     reap: float = 86_400.0  # after which the dead and those who left are forgotten
     direct: int = 64  # members
     gossip: float = 0.05  # between rounds of spreading, while there is anything to spread
