@@ -41,7 +41,7 @@ static struct {
 
 /* The job's own memory, written by a NIC and read by the job: ordered by completions, which ThreadSanitizer
  * can't see. getopt's state: one end after the other. */
-const char *__tsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void) {
     return "race:^sges_copy\nrace:^execute_write\nrace:^main$\nrace:^nap_us$\n";
 }
