@@ -39,6 +39,7 @@ CLASSES: Mapping[str, Callable[[str, Lab], Fault]] = {
     "whole leaf": lambda rail, lab: parse({"kind": "leaf", "leaf": lab.fabric.host("a").leaves[rail]}),
 }
 RETURN = 20.0  # s within which both paths must be in use again
+TRIES = 4  # for one trial, until the measurement is given up
 LASTS = 1.0  # s that a fault lasts for those who recover by themselves: 4 times the longest outage expected
 FORGOTTEN = 2.0  # s after which a path that OSPF knows and the kernel doesn't have is lost for good
 # 30 faults of one port in a few minutes are a flap train to a hold-down; it is not what is measured here.
@@ -247,15 +248,20 @@ def main() -> int:
         for number in range(1, options.trials + 1):
             for fault in options.classes:
                 for name in options.contenders:
-                    try:
-                        trials.append(trial(name, running[name], fault))
-                    except StuckError as e:
-                        print(f"outage: {e}; starting it anew", file=sys.stderr)
-                        stuck.append(name)
-                        reminders += getattr(running[name], "reminders", 0)
-                        running.pop(name).lab.close()
-                        begin(name)
-                        trials.append(trial(name, running[name], fault))
+                    for left in reversed(range(TRIES)):
+                        try:
+                            trials.append(trial(name, running[name], fault))
+                            break
+                        except StuckError as e:
+                            print(f"outage: {e}; starting it anew", file=sys.stderr)
+                            stuck.append(name)
+                            reminders += getattr(running[name], "reminders", 0)
+                            running.pop(name).lab.close()
+                            begin(name)
+                        except LabError as e:  # before the fault: a stream that hadn't got going, say
+                            print(f"outage: {name}: {e}; once more", file=sys.stderr)
+                            if not left:
+                                raise
                 said = ", ".join(f"{t.contender} {t.outage_ms:.1f}" for t in trials[-len(running) :])
                 print(f"{number}/{options.trials} {fault}: {said} ms", file=sys.stderr, flush=True)
     except LinkPassError as e:
