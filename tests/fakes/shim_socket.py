@@ -57,3 +57,6 @@ class SocketShim:
 
     def close(self) -> None:
         self.sock.close()
+
+    def __del__(self) -> None:
+        self.sock.close()

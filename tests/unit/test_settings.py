@@ -38,7 +38,7 @@ def test_shipped_file_loads_in_shadow_mode_and_holds_the_defaults() -> None:
 
 def test_shipped_file_shows_every_key() -> None:
     text = SHIPPED.read_text()
-    for prefix in ("# host", "# fabric", "# socket", "# group", "# rdma"):
+    for prefix in ("# host", "# fabric", "# socket", "# jobs_socket", "# group", "# rdma"):
         text = text.replace(f"{prefix} =", f"{prefix[2:]} =")
     data = tomllib.loads(text)
     assert set(data) == {f.alias or n for n, f in Settings.model_fields.items()}
