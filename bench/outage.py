@@ -205,7 +205,11 @@ def trial(name: str, contender: Contender, fault: str) -> Trial:
     lab = contender.lab
     stream = traffic.UdpStream(lab, Traffic("stream", "udpstream", "a", "b", {"realtime": True}))
     stream.start()
-    made = CLASSES[fault](traffic.rail_in_use(lab, "a"), lab)
+    try:
+        made = CLASSES[fault](traffic.rail_in_use(lab, "a"), lab)
+    except LabError:
+        stream.stop()
+        raise
     zero = time.monotonic()
     lab.inject(made)
     time.sleep(max(0.0, zero + contender.lasts - time.monotonic()))
