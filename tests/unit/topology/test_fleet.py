@@ -129,7 +129,7 @@ def test_host_reachable_by_a_rail_only_is_never_dead_and_hears_changes_at_once()
     for number, to in ((2, 0), (0, 2)):
         new = made.publish(number, PortState.SUSPECT)
         at = made.now
-        assert made.run(1, lambda to=to, new=new: made.cores[to].view.get(new.host) == new)  # type: ignore[misc]
+        assert made.run(1, lambda to=to, new=new: made.cores[to].view.get(new.host) == new, 1)  # type: ignore[misc]
         assert made.now - at < 0.1
 
 
@@ -140,7 +140,7 @@ def test_management_network_lost_for_all_leaves_the_fleet_together_over_one_rail
     made.run(10)
     new = made.publish(3, PortState.DOWN)
     at = made.now
-    assert made.run(2, lambda: all(c.view.get(name(3)) == new for c in made.cores.values()))
+    assert made.run(2, lambda: all(c.view.get(name(3)) == new for c in made.cores.values()), 1)
     assert made.now - at < 0.5
     made.run(120)
     assert not made.deaths() and made.together()

@@ -287,7 +287,7 @@ class Gossip:
         self._roster.move(peer, addr)
         peer.prefer(session)
         if not self._timers.armed(("live", peer.host)):
-            wait = self._keepalive if self._small else self.options.close_after / 2
+            wait = self._keepalive if self._small else self._patience
             self._timers.set(("live", peer.host), now + self._jitter(wait))
         if self.fleet is not None:
             self.fleet.heard(peer.host, now)
@@ -479,7 +479,9 @@ class Gossip:
             if quiet >= o.close_after and (status is None or not status.here):
                 self._forget(peer)
             else:
-                self._timers.set(("live", peer.host), now + self._jitter(o.close_after / 2))
+                if self.fleet.near(peer.host):  # so that the other side doesn't find the session unused
+                    self._tell(peer, [m.Ping(self._rng.getrandbits(32))])
+                self._timers.set(("live", peer.host), now + self._jitter(self._patience))
             return
         if peer.up and quiet >= o.silent_after - o.keepalive + keepalive:
             peer.up = False
@@ -512,6 +514,11 @@ class Gossip:
         """Seconds of quiet after which a peer is asked; many peers are asked less often where there are probes."""
         share = 1.0 if self.fleet is None else len(self._roster.peers) / QUESTIONS
         return self.options.keepalive * max(1.0, share)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds after which a session of a large fleet is looked after."""
+        return max(self.options.close_after / 2, self._keepalive)
 
     def _announce(self, now: float) -> None:
         if self.fleet is not None and self._started and self._own.stamp is not None:
