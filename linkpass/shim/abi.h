@@ -176,7 +176,7 @@ struct lp_conn_state {
 
 enum lp_spare_flags {
     LP_SPARE_PSN_UNTRUSTED = 1, /* as LP_CONN_PSN_UNTRUSTED, told to the peer */
-    LP_SPARE_PROVEN = 2 /* it has carried data both ways: the half is told again with this flag */
+    LP_SPARE_PROVEN = 2         /* it has carried data both ways: the half is told again with this flag */
 };
 
 /* Half of a spare queue pair. `mail` and `keys` lie in the sender's memory, registered on the spare's device:

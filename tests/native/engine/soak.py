@@ -47,10 +47,32 @@ def plan_of(seed: int, seconds: float) -> Plan:
         kinds = kinds.replace("a", "") or "p"
         options = [f"-D{seconds}", "-q", str(r.choice((1, 2, 4))), "-g", str(r.choice((1, 4))), "--no-flush"]
         options += ["-b"] if r.random() < 0.5 else []
-        options += ["-m", str(r.choice((256, 1024, 4096))), "--retry", "3", "-u", "13", "--deadline", "60", "--wait", "20"]
+        options += [
+            "-m",
+            str(r.choice((256, 1024, 4096))),
+            "--retry",
+            "3",
+            "-u",
+            "13",
+            "--deadline",
+            "60",
+            "--wait",
+            "20",
+        ]
         return Plan(seed, "ncclflow", r.randint(1, 12), kinds, tuple(manners), tuple(options), "trust")
     options = [f"-D{seconds}", "-q", str(r.choice((1, 2, 4, 8))), "-t", str(r.choice((1, 4, 32)))]
-    options += ["-m", str(r.choice((256, 1024, 4096))), "--retry", "3", "-u", "13", "--deadline", "60", "--wait", "20"]
+    options += [
+        "-m",
+        str(r.choice((256, 1024, 4096))),
+        "--retry",
+        "3",
+        "-u",
+        "13",
+        "--deadline",
+        "60",
+        "--wait",
+        "20",
+    ]
     options += ["-s", r.choice(("0-200", "0-4097", "1-20000", "4096", "0,1,4095,65536"))]
     options += ["--seed", str(seed)]
     if doubt:
@@ -78,7 +100,9 @@ def plan_of(seed: int, seconds: float) -> Plan:
         options += ["--sges", "3"]
     if r.random() < 0.3:
         options += ["--mrs", "4"]
-    return Plan(seed, "rcflow", r.randint(1, 12), kinds, tuple(manners), tuple(options), "doubt" if doubt else "trust")
+    return Plan(
+        seed, "rcflow", r.randint(1, 12), kinds, tuple(manners), tuple(options), "doubt" if doubt else "trust"
+    )
 
 
 def run(build: Path, plan: Plan, preload: str, log: Path) -> tuple[bool, str]:
@@ -124,11 +148,15 @@ def main() -> int:
     plans = [p for p in (plan_of(s, wish.seconds) for s in seeds) if wish.only in repr(p)]
     failed = migrations = 0
     with tempfile.TemporaryDirectory(prefix="engine-soak-") as folder, ThreadPoolExecutor(wish.jobs) as pool:
-        jobs = [(p, pool.submit(run, wish.build.resolve(), p, wish.preload, Path(folder, f"{p.seed}.log"))) for p in plans]
+        jobs = [
+            (p, pool.submit(run, wish.build.resolve(), p, wish.preload, Path(folder, f"{p.seed}.log"))) for p in plans
+        ]
         for plan, job in jobs:
             right, words = job.result()
             text = Path(folder, f"{plan.seed}.log").read_text(errors="replace")
-            migrations += sum(int(line.split("migrations ")[1].split(",")[0]) for line in text.splitlines() if "migrations " in line)
+            migrations += sum(
+                int(line.split("migrations ")[1].split(",")[0]) for line in text.splitlines() if "migrations " in line
+            )
             if not right:
                 failed += 1
                 print(f"seed {plan.seed}: {words}")

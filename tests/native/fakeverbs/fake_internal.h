@@ -9,7 +9,7 @@
 #include "fake.h"
 
 #define PSN_MASK 0xffffffu
-#define CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
+#define CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 static inline uint32_t psn_add(uint32_t psn, uint32_t n) {
     return (psn + n) & PSN_MASK;

@@ -99,6 +99,7 @@ struct test {
 /* Runs those whose name contains argv[1] (all without), prints "N passed, N failed"; the exit code. */
 int run_tests(const struct test *tests, size_t count, int argc, char **argv);
 
-#define TEST(name) {#name, name}
+#define TEST(name)                                                                                           \
+    { #name, name }
 
 #endif
