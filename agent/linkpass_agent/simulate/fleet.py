@@ -37,7 +37,7 @@ class Setup:
     rules: Rules = field(default_factory=Rules)
     options: Options = field(default_factory=Options)
     neighbours: int = 2  # peers in use on each side, as of a ring of jobs
-    seeds: int = 0  # hosts that everybody asks at start; 0: all hosts
+    seeds: int = 3  # hosts that everybody asks at start
 
 
 class Fleet:
@@ -70,7 +70,7 @@ class Fleet:
 
     def seeds_for(self, name: str) -> list[Address]:
         """Whom a host asks at start."""
-        names = list(self.hosts)[: self.setup.seeds or None]
+        names = list(self.hosts)[: self.setup.seeds]
         return [(self.network.hosts[n].management, GOSSIP_PORT) for n in names if n != name]
 
     def run(self, until: float) -> None:

@@ -370,6 +370,10 @@ class SimHost:
         self.paths = {(p.peer, p.rail): p for p in targets}
         in_use = [p for p in targets if p.peer in self.in_use]
         self.probing.set_paths(self._targets, in_use, self.clock.now())
+        using: dict[str, set[str]] = {}
+        for path in in_use:
+            using.setdefault(path.peer, set()).add(path.port)
+        self._take(self.gossip.set_interested(using, self.clock.now()))
         for path in self.paths.values():
             self.review(path)
 

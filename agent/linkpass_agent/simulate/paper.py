@@ -5,11 +5,13 @@ What a simulated network carries needs no protection, and half of a datagram's c
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 from cryptography.exceptions import InvalidTag
 
-from linkpass_topology.gossip import seal
+from linkpass_topology.gossip import assembly, fleet, seal
 
 
 class PaperBox:
@@ -45,3 +47,19 @@ def paper() -> Iterator[None]:
         yield
     finally:
         names.update(before)
+
+
+@contextmanager
+def memo() -> Iterator[None]:
+    """Encodings of records are made once for all hosts: thousands would else make the same ones."""
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    for module, names in ((assembly, ("encode_checked", "apply_delta")), (fleet, ("record_message",))):
+        for name in names:
+            held = vars(module)
+            changed.append((held, name, held[name]))
+            held[name] = lru_cache(maxsize=65536)(held[name])
+    try:
+        yield
+    finally:
+        for held, name, before in changed:
+            held[name] = before

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from linkpass_topology.fabric import grid
+from linkpass_topology.gossip.options import Options
+from linkpass_topology.gossip.suspicion import SwimRule
 
 from .faults import Fault, dumps, heavy
 from .fleet import Fleet, Setup
@@ -66,12 +68,14 @@ class Result:
 
 
 def setup(seed: int, shape: Shape) -> Setup:
-    """The fleet of a seed: a third of the seeds have a rough management network."""
+    """The fleet of a seed. A third of the seeds have a rough management network; a quarter are fleets that count as
+    large ones, where news spreads by rumour and hosts keep only some sessions."""
     rough = seed % 3 == 0
     weather = Weather(
         loss=shape.loss, duplicate=0.02 if rough else 0.0, least=0.0001, most=0.0004, late=0.05 if rough else 0.0
     )
-    return Setup(seed, grid(shape.hosts, shape.rails, mtu=9000, leaves=shape.leaves), weather)
+    options = Options(swim=SwimRule(direct=4 if seed % 4 == 1 else 64))
+    return Setup(seed, grid(shape.hosts, shape.rails, mtu=9000, leaves=shape.leaves), weather, options=options)
 
 
 def faults_of(seed: int, shape: Shape) -> tuple[Fault, ...]:

@@ -11,7 +11,7 @@ What it holds the agents to, after every step in which an agent or its kernel mo
     older        no agent takes an older record of a host for the one that it has
     ping-pong    while better ones than held paths exist, a path comes back into a route at most 7 times in 10 s: of
                  the three that may hold it (the ports at both ends, the probes), one 3 times and two twice
-    silent       no peer that runs and can be reached by the management network is called silent
+    silent       no peer that runs, and has been reachable by the management network for 5 s, is called silent or dead
 
 and at the end, after a quiet time:
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from linkpass.errors import LinkPassError
 from linkpass.model import Event, EventKind, HostRecord, PathId, PortState
 from linkpass.wire import stamp
-from linkpass_topology.gossip.outputs import Output, PeerSilent
+from linkpass_topology.gossip.outputs import MemberTurned, Output, PeerSilent
 
 from .faults import Fault
 
@@ -128,6 +128,10 @@ class Watch:
 
     def told(self, host: "SimHost", output: Output) -> None:
         """The gossip says something else."""
+        if isinstance(output, MemberTurned):
+            self.note(host.name, f"member   {output.host}: {output.before} -> {output.status}")
+            if output.status == "dead":
+                self._silent(host, output.host)
         if isinstance(output, PeerSilent):
             self.note(host.name, f"silent   {output.host}")
             self.counts.silences += 1
@@ -313,7 +317,7 @@ class Watch:
         now = self.fleet.queue.now
         calm = not network.islands and network.mgmt_loss == 0.0 and now - self._mgmt_bad_at > QUIET_MGMT
         if other.running and not other.frozen and calm:
-            self._broken("silent", f"{host.name} calls {peer} silent, which runs and can be reached")
+            self._broken("silent", f"{host.name} calls {peer} silent or dead, which runs and can be reached")
 
 
 def _kind(*states: PortState) -> int:
