@@ -15,7 +15,7 @@ from linkpass.api import KeyAnswer, KeyView
 from linkpass.errors import ConfigError, NotFoundError, RefusedError
 from linkpass.model import EventKind
 from linkpass_topology.gossip.keyring import MAX_KEYS, Key, Keyring, load, parse
-from linkpass_topology.gossip.membership import Ring, Row
+from linkpass_topology.gossip.row import Ring, Row
 
 from .events import EventLog
 

@@ -11,9 +11,9 @@ from linkpass.wire import Stamp
 from linkpass_topology.gossip import messages as m
 from linkpass_topology.gossip import seal
 from linkpass_topology.gossip.core import Gossip
-from linkpass_topology.gossip.membership import MAX_COUNT, Row, Status
 from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import Address, Drop, Dropped, Output, Outrun, Send
+from linkpass_topology.gossip.row import MAX_COUNT, Row, Status
 from linkpass_topology.gossip.suspicion import SwimRule
 from tests.fakes.mesh import KEYRING, record, wide_record
 

@@ -3,10 +3,10 @@
 from math import log
 from random import Random
 
-from linkpass_topology.gossip.membership import (
+from linkpass_topology.gossip.membership import Membership
+from linkpass_topology.gossip.row import (
     Ask,
     AskVia,
-    Membership,
     Report,
     Row,
     Spread,

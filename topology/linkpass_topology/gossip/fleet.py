@@ -12,13 +12,14 @@ from typing import Protocol
 
 from linkpass.model import HostRecord
 from linkpass.wire import encode_checked, encode_delta, stamp_of
-from linkpass_topology.gossip import membership as mb
 from linkpass_topology.gossip import messages as m
+from linkpass_topology.gossip import row as acts
 from linkpass_topology.gossip import sync
-from linkpass_topology.gossip.membership import Membership, Row, Status
+from linkpass_topology.gossip.membership import Membership
 from linkpass_topology.gossip.news import News, limit
 from linkpass_topology.gossip.outputs import Address, MemberTurned, Output
 from linkpass_topology.gossip.roads import Roads
+from linkpass_topology.gossip.row import Row, Status
 from linkpass_topology.gossip.suspicion import SwimRule
 from linkpass_topology.view import PortChange, View
 
@@ -206,20 +207,20 @@ class Fleet:
         """Carry out what the table wants."""
         for act in self.table.take():
             match act:
-                case mb.Ask(host, wide):
+                case acts.Ask(host, wide):
                     self._ask(host, [m.Ping(self._rng.getrandbits(32))], now, wide=wide)
-                case mb.AskVia(helper, target, token):
+                case acts.AskVia(helper, target, token):
                     self._ask(helper, [m.Probe(token, target)], now, wide=False)
-                case mb.Report(asker, target, token, alive):
+                case acts.Report(asker, target, token, alive):
                     self._links.tell(asker, [m.Probed(token, target, alive)])
-                case mb.Spread(row):
+                case acts.Spread(row):
                     self.news.put(("row", row.host), m.Rows(False, "", "", (row,)))
                     self._hurry(now)
-                case mb.Warn(row):
+                case acts.Warn(row):
                     self._links.tell(row.host, [m.Rows(False, "", "", (row,))])
-                case mb.Turned(row, before):
+                case acts.Turned(row, before):
                     self._turned(row, before, now)
-                case mb.Reaped(host):
+                case acts.Reaped(host):
                     self._out(MemberTurned(host, None, "forgotten", ""))
 
     def _ask(self, host: str, messages: list[m.Message], now: float, *, wide: bool) -> None:

@@ -14,62 +14,33 @@ is for finding hosts, choosing whom to talk to and telling people. No link's sta
 
 from bisect import insort
 from dataclasses import dataclass, replace
-from enum import IntEnum
-from hashlib import blake2b
 from random import Random
 
 from linkpass.wire import MAX_NUMBER
 from linkpass_topology.gossip.limits import Backoff
 from linkpass_topology.gossip.outputs import Address
+from linkpass_topology.gossip.row import (
+    MAX_COUNT,
+    Act,
+    Ask,
+    AskVia,
+    Reaped,
+    Report,
+    Ring,
+    Row,
+    Spread,
+    Status,
+    Turned,
+    Warn,
+)
 from linkpass_topology.gossip.suspicion import Health, Suspicion, SwimRule, suspect
 
+__all__ = ["Member", "Membership", "Ring", "Row", "Status"]
+
 WARN = 0.5  # s between two warnings of a member that it is suspected or thought dead
-MAX_COUNT = (1 << 32) - 2  # of a row
 MAX_ERRANDS = 64  # probes that we do for others at a time
 NACK = 0.8  # of the timeout: when a helper tells that it had no answer either
 SUM_MASK = (1 << 64) - 1
-
-Ring = tuple[tuple[str, bytes], ...]  # names and 4-byte fingerprints of the keys that a host accepts; first: sends
-
-
-class Status(IntEnum):
-    """In the order in which rows of one age replace each other."""
-
-    ALIVE = 0
-    SUSPECT = 1
-    DEAD = 2
-    LEFT = 3
-
-    @property
-    def here(self) -> bool:
-        """Counts as a member."""
-        return self <= Status.SUSPECT
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is told of one member. `addr`: where its agent listens, None if it doesn't know itself."""
-
-    host: str
-    life: int
-    count: int
-    status: Status
-    addr: Address | None = None
-    ring: Ring = ()
-    by: str = ""  # who suspects it
-
-    @property
-    def age(self) -> tuple[int, int, int]:
-        """Greater replaces smaller."""
-        return (self.life, self.count, self.status)
-
-    @property
-    def digest(self) -> int:
-        """64 bits for comparing tables. The dead count nothing: they are forgotten one by one; suspicion passes."""
-        if not self.status.here:
-            return 0
-        text = f"{self.host} {self.life} {self.count} {self.addr} {self.ring}"
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(slots=True)
@@ -81,65 +52,6 @@ class Member:
     heard: float | None = None
     suspicion: Suspicion | None = None
     warned: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the member for a sign of life; `wide`: over every road that may lead there."""
-
-    host: str
-    wide: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AskVia:
-    """Ask `helper` to ask `target`."""
-
-    helper: str
-    target: str
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Tell `asker` what came of its request."""
-
-    asker: str
-    target: str
-    token: int
-    alive: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """This row is news."""
-
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """Tell the member itself what is said of it, so that it can deny."""
-
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """For the owner: a member came or changed its status. `before` None: it wasn't known."""
-
-    row: Row
-    before: Status | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reaped:
-    """A member was forgotten."""
-
-    host: str
-
-
-Act = Ask | AskVia | Report | Spread | Warn | Turned | Reaped
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from linkpass.errors import WireError
 from linkpass.wire import HOST, MAX_NUMBER, MAX_RECORD, Stamp
 from linkpass_topology.gossip import rows as r
-from linkpass_topology.gossip.membership import Row
+from linkpass_topology.gossip.row import Row
 
 MAX_DATAGRAM = 1400  # bytes of UDP payload: below 1,500 less IPv6 and UDP headers, with room for a tunnel
 OVERHEAD = 34  # of a sealed datagram: header 18, tag 16 (see seal.py)
@@ -112,8 +112,8 @@ Lane = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Payloads of one lane, numbered from `first`, of our start `run` for the peer's `to` (0: unknown). `base`: the peer
-    is known to have all before it."""
+    """Payloads of one lane, numbered from `first`, of our start `run` for the peer's `to` (0: unknown). `base`: the
+    peer is known to have all before it."""
 
     run: int
     to: int

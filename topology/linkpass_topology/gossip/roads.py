@@ -7,8 +7,8 @@ is in its row of the membership table, the others are in its record.
 from collections.abc import Callable
 
 from linkpass.model import HostRecord, PortRecord, PortState
-from linkpass_topology.gossip.membership import Row
 from linkpass_topology.gossip.outputs import Address
+from linkpass_topology.gossip.row import Row
 
 MOST = 4  # roads tried at a time; a host with eight rails need not be asked nine times
 _BAD = {PortState.UP: 0, PortState.SUSPECT: 0, PortState.HELD: 1, PortState.UNKNOWN: 1, PortState.DRAINED: 1}

@@ -11,8 +11,8 @@ from typing import Protocol
 from linkpass.errors import WireError
 from linkpass.wire import MAX_NUMBER
 from linkpass_topology.gossip.keyring import KEY_ID, MAX_KEYS
-from linkpass_topology.gossip.membership import MAX_COUNT, Ring, Row, Status
 from linkpass_topology.gossip.outputs import Address
+from linkpass_topology.gossip.row import MAX_COUNT, Ring, Row, Status
 
 _AGE = struct.Struct("!QIB")
 _PORT = struct.Struct("!H")

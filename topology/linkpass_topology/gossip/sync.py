@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from linkpass.wire import Stamp, encode_checked
-from linkpass_topology.gossip.membership import Membership, Row
+from linkpass_topology.gossip.membership import Membership
 from linkpass_topology.gossip.messages import MAX_PAYLOAD, Digests, Part, Ranges, Rows, Want, entry_size, parts
+from linkpass_topology.gossip.row import Row
 from linkpass_topology.gossip.rows import pack_row
 from linkpass_topology.view import SUMMARY_MASK, View
 
