@@ -11,6 +11,7 @@ byte and every completion. Those that aren't are printed with the command that r
 import argparse
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+PATIENCE = ("--retry", "3", "-u", "13", "--deadline", "60", "--wait", "20")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +50,22 @@ def plan_of(seed: int, seconds: float) -> Plan:
         kinds = kinds.replace("a", "") or "p"
         options = [f"-D{seconds}", "-q", str(r.choice((1, 2, 4))), "-g", str(r.choice((1, 4))), "--no-flush"]
         options += ["-b"] if r.random() < 0.5 else []
-        options += [
-            "-m",
-            str(r.choice((256, 1024, 4096))),
-            "--retry",
-            "3",
-            "-u",
-            "13",
-            "--deadline",
-            "60",
-            "--wait",
-            "20",
-        ]
+        options += [*PATIENCE, "-m", str(r.choice((256, 1024, 4096)))]
         return Plan(seed, "ncclflow", r.randint(1, 12), kinds, tuple(manners), tuple(options), "trust")
     options = [f"-D{seconds}", "-q", str(r.choice((1, 2, 4, 8))), "-t", str(r.choice((1, 4, 32)))]
-    options += [
-        "-m",
-        str(r.choice((256, 1024, 4096))),
-        "--retry",
-        "3",
-        "-u",
-        "13",
-        "--deadline",
-        "60",
-        "--wait",
-        "20",
-    ]
+    options += [*PATIENCE, "-m", str(r.choice((256, 1024, 4096)))]
     options += ["-s", r.choice(("0-200", "0-4097", "1-20000", "4096", "0,1,4095,65536"))]
     options += ["--seed", str(seed)]
     if doubt:
         options += ["--ops", r.choice(("send,send_imm", "send,send_imm,read", "write_imm,send"))]
     else:
-        options += ["--ops", r.choice(("write,write_imm,send,send_imm,read", "write", "write:4,read", "send,read"))]
+        mixes = ("write,write_imm,send,send_imm,read", "write", "write:4,read", "send,read")
+        options += ["--ops", r.choice(mixes)]
     if r.random() < 0.7:
         options.append("-b")
     for flag, probability in (
-        ("--new-api", 0.25), ("--split-cq", 0.25), ("--threads", 0.2), ("--fence", 0 if doubt else 0.2), ("--sq-sig-all", 0.1),
+        ("--new-api", 0.25), ("--split-cq", 0.25), ("--threads", 0.2), ("--fence", 0 if doubt else 0.2),
+        ("--sq-sig-all", 0.1),
     ):  # fmt: skip
         if r.random() < probability:
             options.append(flag)
@@ -154,9 +137,7 @@ def main() -> int:
         for plan, job in jobs:
             right, words = job.result()
             text = Path(folder, f"{plan.seed}.log").read_text(errors="replace")
-            migrations += sum(
-                int(line.split("migrations ")[1].split(",")[0]) for line in text.splitlines() if "migrations " in line
-            )
+            migrations += sum(int(number) for number in re.findall(r"migrations (\d+),", text))
             if not right:
                 failed += 1
                 print(f"seed {plan.seed}: {words}")
