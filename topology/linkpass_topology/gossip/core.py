@@ -41,6 +41,7 @@ from linkpass_topology.view import Outcome, View
 
 PULL_WAIT = 0.2  # s for records that were asked for
 QUESTIONS = 4  # in `keepalive` seconds, to all peers together, where there is membership
+AFTER_NEWS = 1.0  # s from the first of many news to the next comparison; by then infection has reached nearly all
 REACH = 3  # times that a member is asked for a session
 UNSPECIFIED = ("0.0.0.0", "::")
 
@@ -78,6 +79,7 @@ class Gossip:
         self._started = False
         self._told: set[str] = set()  # whom the owner thinks to be connected
         self._fleet_at: float | None = None
+        self._sync_at = 0.0
         swim = self.options.swim
         self.fleet = Fleet(host, self.view, swim, rng, _Links(self), self._on_fleet) if swim else None
 
@@ -95,7 +97,8 @@ class Gossip:
             self._announce(now)
         for addr in list(self._roster.targets):
             self._hello(addr, now)
-        self._timers.set(("sync", ""), now + self._jitter(self.options.anti_entropy))
+        self._sync_at = now + self._jitter(self.options.anti_entropy)
+        self._timers.set(("sync", ""), self._sync_at)
         return self._flush()
 
     def publish(self, record: HostRecord, now: float) -> list[Output]:
@@ -419,6 +422,7 @@ class Gossip:
             self._out.append(Learned(change.host, change.previous, change.record, change.ports, peer.host))
             if self.fleet is not None:
                 self.fleet.learned(change.previous, change.record, peer.host, now)
+                self._sync_soon(now)
         if owner:
             answers.append(m.Ack(part.host, self.view.stamp(part.host) or NO_STAMP))
         self._pull(peer, now)
@@ -464,8 +468,15 @@ class Gossip:
             self._tell(peer, [want])
             self._timers.set(("pull", peer.host), now + max(PULL_WAIT, 4.0 * (peer.rtt or 0.0)))
 
+    def _sync_soon(self, now: float) -> None:
+        """Infection misses somebody now and then: once it has passed, compare without waiting for the next round."""
+        if not self._small and self._sync_at > now + 1.2 * AFTER_NEWS:
+            self._sync_at = now + self._jitter(AFTER_NEWS)
+            self._timers.set(("sync", ""), self._sync_at)
+
     def _sync(self, now: float) -> None:
-        self._timers.set(("sync", ""), now + self._jitter(self.options.anti_entropy))
+        self._sync_at = now + self._jitter(self.options.anti_entropy)
+        self._timers.set(("sync", ""), self._sync_at)
         up = [p for p in self._roster.peers.values() if p.up and p.sessions]
         if up:
             words: list[Message] = [self._summary()]
