@@ -2,13 +2,15 @@
 PY := .venv/bin/python
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: help setup demo test lint bench matrix clean
+.PHONY: help setup demo test lint bench matrix explore clean
 
 help:
 	@echo "make demo    a live flow survives a link failure, with a timeline and figures"
 	@echo "make test    all tests (as root: they make namespaces, links and guests)"
 	@echo "make lint    ruff, mypy --strict, import-linter, hadolint, clang-format, C with -Wall -Wextra -Werror"
 	@echo "make bench   the measurements of docs/measurements.md"
+	@echo "make matrix  every RDMA workload x every fault in guests, without LinkPass: docs/baselines.md (over an hour)"
+	@echo "make explore the shim core's full exploration (hours; \`make test\` runs a part)"
 	@echo "make clean   remove build products"
 
 setup:
@@ -30,6 +32,15 @@ lint: setup
 bench:
 	@scripts/setup bench
 	@$(PY) bench/run.py
+
+matrix: setup
+	@$(PY) -m linkpass_lab prepare --install
+	@$(PY) -m linkpass_lab baseline --labs 2
+
+explore: setup
+	@mkdir -p build && cmake -S linkpass/shim -B build/native/explore -DLINKPASS_TESTS=ON -DCMAKE_BUILD_TYPE=Release >build/explore.log
+	@cmake --build build/native/explore --target explore >>build/explore.log
+	@build/native/explore/core/explore suite full
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
