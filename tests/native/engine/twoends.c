@@ -186,6 +186,25 @@ static void manner(const char *text) {
         plan.manners.attempt_ms = value;
 }
 
+/* getopt has one state for the process, so the client starts when the server has read its options and
+ * listens. */
+static void wait_listening(int port) {
+    char line[256], wanted[32];
+
+    snprintf(wanted, sizeof(wanted), ":%04X 00000000:0000 0A", (unsigned int)port);
+    for (int tries = 0; tries < 2000; tries++) {
+        FILE *table = fopen("/proc/net/tcp", "re");
+        bool found = false;
+        while (table && !found && fgets(line, sizeof(line), table))
+            found = strstr(line, wanted) != NULL;
+        if (table)
+            fclose(table);
+        if (found)
+            return;
+        nap_us(10000);
+    }
+}
+
 int main(int argc, char **argv) {
     static struct side sides[2];
     char copies[2][128], port[16];
@@ -226,7 +245,8 @@ int main(int argc, char **argv) {
     fake_auto(true);
     for (int i = 0; i < 2; i++) {
         pthread_create(&sides[i].thread, NULL, run_side, &sides[i]);
-        nap_us(100000); /* getopt has one state for the process: one after the other */
+        if (i == 0)
+            wait_listening(atoi(port));
         extern int optind;
         optind = 1;
     }

@@ -11,7 +11,7 @@ from linkpass.model import Event
 from linkpass_agent.events import EventLog
 from linkpass_agent.keys import KeyDesk
 from linkpass_topology.gossip.keyring import Key, Keyring, load
-from linkpass_topology.gossip.membership import Row, Status
+from linkpass_topology.gossip.row import Row, Status
 
 ONE, TWO = bytes(range(32)), bytes(range(100, 132))
 A, B = Key("2026a", ONE), Key("2026b", TWO)
