@@ -188,18 +188,27 @@ static void manner(const char *text) {
 
 /* getopt has one state for the process, so the client starts when the server has read its options and
  * listens. */
-static void wait_listening(int port) {
-    char line[256], wanted[32];
+static bool listens(const char *path, const char *wanted) {
+    char line[512];
+    bool found = false;
+    FILE *table = fopen(path, "re");
 
-    snprintf(wanted, sizeof(wanted), ":%04X 00000000:0000 0A", (unsigned int)port);
+    while (table && !found && fgets(line, sizeof(line), table)) {
+        const char *at = strstr(line, wanted);
+        const char *state = at ? strchr(at + strlen(wanted), ':') : NULL;
+        found = state && !strncmp(state, ":0000 0A", 8);
+    }
+    if (table)
+        fclose(table);
+    return found;
+}
+
+static void wait_listening(int port) {
+    char wanted[8];
+
+    snprintf(wanted, sizeof(wanted), ":%04X ", (unsigned int)port);
     for (int tries = 0; tries < 2000; tries++) {
-        FILE *table = fopen("/proc/net/tcp", "re");
-        bool found = false;
-        while (table && !found && fgets(line, sizeof(line), table))
-            found = strstr(line, wanted) != NULL;
-        if (table)
-            fclose(table);
-        if (found)
+        if (listens("/proc/net/tcp6", wanted) || listens("/proc/net/tcp", wanted))
             return;
         nap_us(10000);
     }
