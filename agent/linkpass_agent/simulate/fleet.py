@@ -51,6 +51,7 @@ class Fleet:
         self.network = Network(setup.fabric)
         self.network.weather = setup.weather
         self.keys = Keyring((key(1),))
+        self.keys_settled = 0.0  # when the last rotation has ended everywhere
         self._touched: dict[SimHost, dict[str, None] | None] = {}  # None: with all its peers
         self.sent = self.sent_bytes = 0
         self.hosts: dict[str, SimHost] = {}

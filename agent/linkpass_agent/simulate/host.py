@@ -112,7 +112,7 @@ class SimHost:
         )  # carrier changes, and how many the agent has seen
         self.seen: dict[str, int] = dict.fromkeys(self.rail_of, 0)
         self.boots = 0
-        self.stirred_at = 0.0
+        self.stirred_at = self.thawed_at = 0.0
 
     # -- power and life ----------------------------------------------------------------------------------------
 
@@ -176,6 +176,7 @@ class SimHost:
     def thaw(self) -> None:
         """It runs again: first what came in meanwhile, then the timers that are overdue."""
         self.frozen = False
+        self.thawed_at = self.fleet.queue.now
         inbox, self._inbox = self._inbox, []
         missed, self._missed = self._missed, {}
         for do, args in inbox:

@@ -91,11 +91,14 @@ def _clear_trunk(fleet: Fleet, trunk: Wrongs, number: int, rail: str) -> None:
 
 
 def _rotate(fleet: Fleet, stage: float) -> None:
-    """As docs/sharing.md says: the new key second everywhere, then first everywhere, then alone."""
+    """As docs/sharing.md says: the new key second everywhere, then first everywhere, then alone. One after the other:
+    a rotation that begins before the last one has ended everywhere can leave hosts without a key in common."""
+    begin = max(fleet.queue.now, fleet.keys_settled)
+    fleet.keys_settled = begin + 3.0 * stage
     old = fleet.keys.sending
     new = key(int(old.id.removeprefix("key")) + 1)
     fleet.keys = Keyring((new,))
     for n, ring in enumerate((Keyring((old, new)), Keyring((new, old)), fleet.keys)):
         for host in fleet.hosts.values():
-            at = fleet.queue.now + n * stage + fleet.rng.random() * stage * 0.9
+            at = begin + n * stage + fleet.rng.random() * stage * 0.9
             fleet.queue.at(at, host.use_keyring, ring)

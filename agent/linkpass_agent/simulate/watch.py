@@ -286,10 +286,9 @@ class Watch:
         fall = self._falls.setdefault((host.name, port), Fall())
         if to in DEAD:
             cable = network.cables[host.name, host.rail_of[port]]
-            if cable.perfect and now - cable.bad_at > SEEN_BY:
-                self._broken(
-                    "false-port", f"{host.name}: {port} judged {to}, but whole for {now - cable.bad_at:.3f} s"
-                )
+            since = max(cable.bad_at, host.thawed_at)  # a frozen agent hears late of what was
+            if cable.perfect and now - since > SEEN_BY:
+                self._broken("false-port", f"{host.name}: {port} judged {to}, but whole for {now - since:.3f} s")
             calm = fall.up_at is not None and now - fall.up_at >= CALM * HOLD * 0.99
             fall.chain = 1 if calm or fall.at is None else fall.chain + 1
             fall.at, fall.up_at, fall.back_at = now, None, None
