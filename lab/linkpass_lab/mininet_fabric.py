@@ -6,6 +6,7 @@ Nothing is made outside these namespaces, so labs can't collide and all goes whe
 """
 
 import itertools
+import logging
 import os
 import shutil
 import subprocess
@@ -50,10 +51,13 @@ def require() -> None:
     if os.geteuid() != 0:
         raise LabError("a lab of namespaces needs root; run it with sudo")
     missing = {package for program, package in NEEDS.items() if shutil.which(program) is None}
+    ours = logging.getLoggerClass()
     try:
         import mininet.net  # noqa: F401  # imported late: only the lab needs it
     except ImportError:
         missing.add("mininet")
+    finally:
+        logging.setLoggerClass(ours)  # Mininet's import makes every later logger of the process one of its own
     if missing:
         raise LabError(f"missing on this machine: apt-get install {' '.join(sorted(missing))}")
 

@@ -40,11 +40,10 @@ def eventually(true, seconds=40.0):
         ({"kind": "silent", **FAR}, {"RETRY_EXC_ERR"}),
         ({"kind": "silent", "way": "to", **FAR}, {"RETRY_EXC_ERR"}),
         ({"kind": "carrier", **FAR}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
-        ({"kind": "admin-down", **OWN}, {"LOC_QP_OP_ERR", "WR_FLUSH_ERR"}),
         ({"kind": "rails", "host": "b"}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
         ({"kind": "leaf", "leaf": "l0"}, {"RETRY_EXC_ERR", "LOC_QP_OP_ERR"}),
     ],
-    ids=["silent port", "requests lost", "far carrier", "own admin-down", "all rails", "leaf"],
+    ids=["silent port", "requests lost", "far carrier", "all rails", "leaf"],
 )
 def test_rc_job_dies_of_a_lost_path(lab, fault, statuses):
     outcome = struck(lab, fault, 3.0)
@@ -62,10 +61,11 @@ def test_rc_job_survives_a_bad_path_with_every_byte_right(lab, fault):
     assert (outcome.ended, outcome.exits) == ("finished", {"server": 0, "client": 0})
 
 
-def test_rc_job_does_not_outlive_its_own_gid(lab):
-    """It dies when it sends while the GID is away, and else stands still: the GID's return doesn't help it."""
-    outcome = struck(lab, {"kind": "gid", **OWN}, 3.0, patience=10.0)
-    assert (outcome.ended, outcome.status) in (("died", "LOC_QP_OP_ERR"), ("hangs", ""))
+@pytest.mark.parametrize("kind", ["gid", "admin-down"])
+def test_rc_job_does_not_outlive_its_own_port(lab, kind):
+    """It dies when it sends while the GID or port is away, and else stands still: the return doesn't help it."""
+    outcome = struck(lab, {"kind": kind, **OWN}, 3.0, patience=10.0)
+    assert (outcome.ended, outcome.status) in (("died", "LOC_QP_OP_ERR"), ("died", "WR_FLUSH_ERR"), ("hangs", ""))
 
 
 def test_lost_acks_kill_a_sender_whose_requests_were_executed(lab):
