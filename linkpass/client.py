@@ -44,7 +44,7 @@ class _Connection(http.client.HTTPConnection):
         try:
             self.sock.connect(self.path)
         except OSError as e:
-            # In a job, LINKPASS_SOCKET names the jobs' socket (see `linkpass.run`); the control socket is beside it.
+            # LINKPASS_SOCKET may name the jobs' socket; the control socket is beside it.
             if e.errno != errno.EPROTOTYPE:
                 raise
             self.sock.connect(str(Path(self.path).parent / Path(DEFAULT_SOCKET).name))

@@ -24,7 +24,8 @@ from linkpass import __version__
 from linkpass.client import DEFAULT_SOCKET, Client
 from linkpass.errors import LinkPassError
 
-DEFAULT_JOBS_SOCKET = str(Path(DEFAULT_SOCKET).with_name("jobs.sock"))
+JOBS_SOCKET = "jobs.sock"
+DEFAULT_JOBS_SOCKET = str(Path(DEFAULT_SOCKET).with_name(JOBS_SOCKET))
 SHIM, NCCL_NAME = "libibverbs.so.1", "libibverbs.so"
 NAME = 63  # characters of LINKPASS_JOB: lp_hello.job in abi.h, less the NUL
 PT_INTERP, ELF_HEAD = 3, 64  # elf(5)
@@ -63,7 +64,7 @@ def variables(wish: Wish, environ: Mapping[str, str]) -> dict[str, str]:
         "LD_PRELOAD": first(shim, "LD_PRELOAD"),
         "LD_LIBRARY_PATH": first(str(wish.folder), "LD_LIBRARY_PATH"),
         "NCCL_IBVERBS_LIB": shim,
-        "LINKPASS_SOCKET": wish.socket,
+        "LINKPASS_JOBS_SOCKET": wish.socket,
         "LINKPASS_JOB": job[:NAME],
     }
 
@@ -133,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
         verb.add_argument("--job", metavar="NAME", help="what 'linkpassctl jobs' calls it (default: the command)")
         verb.add_argument(
             "--socket", metavar="PATH",
-            help=f"the agent's socket for jobs (default: $LINKPASS_SOCKET or {DEFAULT_JOBS_SOCKET})",
+            help=f"the agent's socket for jobs (default: $LINKPASS_JOBS_SOCKET or {DEFAULT_JOBS_SOCKET})",
         )  # fmt: skip
     env.add_argument("--prefix", metavar="FOLDER", type=Path, help="where the shim's folder is mounted for the job")
     run.add_argument("--quiet", "-q", action="store_true", help="say nothing, not even that it isn't protected")
@@ -146,8 +147,15 @@ def _wish(args: argparse.Namespace, environ: Mapping[str, str], command: str) ->
     if args.rails is not None and (not rails or len("@" + ",".join(rails)) >= NAME):
         raise LinkPassError(f"--rails {args.rails!r}: give rails, separated by commas, {NAME - 2} characters at most")
     job = (args.job or environ.get("LINKPASS_JOB", "").partition("@")[0] or command).replace("@", "_")
-    named = args.socket or environ.get("LINKPASS_SOCKET") or DEFAULT_JOBS_SOCKET
-    return Wish(named, shim_folder(environ), job, rails)
+    return Wish(args.socket or _jobs_socket(environ), shim_folder(environ), job, rails)
+
+
+def _jobs_socket(environ: Mapping[str, str]) -> str:
+    """LINKPASS_JOBS_SOCKET, or beside the control socket that LINKPASS_SOCKET names for `linkpassctl`."""
+    if named := environ.get("LINKPASS_JOBS_SOCKET"):
+        return named
+    control = environ.get("LINKPASS_SOCKET")
+    return str(Path(control).with_name(JOBS_SOCKET)) if control else DEFAULT_JOBS_SOCKET
 
 
 def main(argv: Sequence[str] | None = None) -> int:

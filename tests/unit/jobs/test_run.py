@@ -52,7 +52,7 @@ def wish(shim: Path, path: Path, **other: object) -> run.Wish:
 
 def test_command_gets_the_variables_and_the_line_says_protected(shim: Path, agent: Path) -> None:
     script = (
-        "for v in LD_PRELOAD LD_LIBRARY_PATH NCCL_IBVERBS_LIB LINKPASS_SOCKET LINKPASS_JOB; do eval echo \\$$v; done"
+        "for v in LD_PRELOAD LD_LIBRARY_PATH NCCL_IBVERBS_LIB LINKPASS_JOBS_SOCKET LINKPASS_JOB; do eval echo \\$$v; done"
     )
     done = linkpass(
         "run", "--rails", "rail0,rail1", "--socket", str(agent), "--", "/bin/sh", "-c", script,
@@ -109,11 +109,23 @@ def test_without_a_command_usage_is_told() -> None:
 
 def test_job_runs_without_agent_and_the_line_says_so(shim: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere.sock"
-    done = linkpass("run", "--", "/bin/true", LINKPASS_SHIM=str(shim), LINKPASS_SOCKET=str(nowhere))
+    done = linkpass("run", "--", "/bin/true", LINKPASS_SHIM=str(shim), LINKPASS_JOBS_SOCKET=str(nowhere))
     assert done.returncode == 0
     assert done.stderr == (
         f"linkpass: not protected: no agent lets jobs attach at {nowhere} (No such file or directory)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "socket_path"),
+    [
+        ({}, "/run/linkpass/jobs.sock"),
+        ({"LINKPASS_SOCKET": "/run/lab/agent.sock"}, "/run/lab/jobs.sock"),
+        ({"LINKPASS_SOCKET": "/run/lab/agent.sock", "LINKPASS_JOBS_SOCKET": "/opt/j"}, "/opt/j"),
+    ],
+)
+def test_jobs_socket_is_beside_the_one_that_linkpassctl_uses(environ: dict[str, str], socket_path: str) -> None:
+    assert run._wish(run.parser().parse_args(["run", "--", "x"]), environ, "x").socket == socket_path
 
 
 def test_job_runs_untouched_without_the_library(agent: Path, tmp_path: Path) -> None:
