@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,16 @@ class TooShortError(LabError):
     """The job had ended before the fault could strike."""
 
 
-def place(lab: GuestLab, client: str, server: str, workload: Workload, *, size: float = 1.0) -> Place:
+def place(
+    lab: GuestLab,
+    client: str,
+    server: str,
+    workload: Workload,
+    *,
+    size: float = 1.0,
+    wrap: Sequence[str] = (),
+    log: Path | None = None,
+) -> Place:
     """Where a workload runs on `lab`, over its first rail."""
     rail = lab.fabric.rails[0]
     device, _, address = lab.plan.holder(server, rail)
@@ -73,36 +83,94 @@ def place(lab: GuestLab, client: str, server: str, workload: Workload, *, size: 
         tools=lab.tools,
         clients=built(workload.name) if workload.own else Path(),
         size=size,
+        wrap=tuple(wrap),
+        log=log,
     )
 
 
-def run(lab: GuestLab, workload: Workload, where: Place, blow: Blow | None = None, limit: float = 60.0) -> Outcome:
-    """Run it. Without a blow it has `limit` s. LabError if it can't even start, TooShortError as said there."""
-    env = workload.env(where)
-    ends: dict[str, GuestProcess] = {}
-    try:
-        if workload.server is not None:
-            ends["server"] = lab.start(where.server, workload.server(where), env=env)
-            _listening(lab, where.server, workload, ends["server"])
-        with Arrivals(lab, where.client) as arrivals:
-            began = time.monotonic()
-            ends["client"] = lab.start(where.client, workload.client(where), env=env)
-            struck = None
-            if blow is not None:
-                _flowing(arrivals, ends)
-                struck = time.monotonic()
-                _strike(lab, blow, ends)
-                limit = time.monotonic() - began + blow.patience
-            ended = _end(ends, began + limit)
-            now = time.monotonic()
-            alive = arrivals.since(now - 1.0) >= ALIVE
-            gap = longest_gap(arrivals.seen, struck, ended or now) if struck else None
-            while ended is not None and any(p.running for p in ends.values()) and time.monotonic() < ended + LAST:
-                time.sleep(0.02)  # the end that failed first may have failed because of the other
-        return _outcome(workload, ends, began, struck, ended or now, gap, alive)
-    finally:
-        for process in ends.values():
+class Running:
+    """A workload that runs. `close` ends what hasn't ended by itself.
+
+    LabError if it can't even start, TooShortError when it had ended before the fault could strike.
+    """
+
+    def __init__(self, lab: GuestLab, workload: Workload, where: Place) -> None:
+        self.lab, self.workload, self.where = lab, workload, where
+        self.ends: dict[str, GuestProcess] = {}
+        self.struck: float | None = None  # monotonic
+        self.arrivals = Arrivals(lab, where.client)
+        self.arrivals.__enter__()
+        try:
+            env = workload.env(where)
+            if workload.server is not None:
+                self.ends["server"] = lab.start(where.server, workload.server(where), env=env)
+                _listening(lab, where.server, workload, self.ends["server"])
+            self.began = time.monotonic()
+            self.ends["client"] = lab.start(where.client, workload.client(where), env=env)
+        except BaseException:
+            self.close()
+            raise
+
+    def flowing(self) -> None:
+        """Wait until traffic flows, and a little longer."""
+        _flowing(self.arrivals, self.ends)
+
+    def strike(self, blow: Blow) -> None:
+        """Inject the fault, wait, repair it."""
+        self.alive()
+        self.struck = time.monotonic()
+        self.lab.inject(blow.fault)
+        until = time.monotonic() + blow.lasts
+        while time.monotonic() < until and self.running:
+            time.sleep(0.02)
+        self.lab.repair(blow.fault)
+
+    def alive(self) -> None:
+        """TooShortError if an end has finished."""
+        if any(p.returncode == 0 for p in self.ends.values()):
+            raise TooShortError("the job ended before the fault")
+
+    @property
+    def running(self) -> bool:
+        """Whether any end runs."""
+        return any(p.running for p in self.ends.values())
+
+    def outcome(self, until: float) -> Outcome:
+        """Wait until it has ended, or `until` (monotonic), and say what became of it."""
+        ended = _end(self.ends, until)
+        now = time.monotonic()
+        alive = self.arrivals.since(now - 1.0) >= ALIVE
+        gap = longest_gap(self.arrivals.seen, self.struck, ended or now) if self.struck else None
+        while ended is not None and self.running and time.monotonic() < ended + LAST:
+            time.sleep(0.02)  # the end that failed first may have failed because of the other
+        return _outcome(self.workload, self.ends, self.began, self.struck, ended or now, gap, alive)
+
+    def said(self, end: str) -> str:
+        """All that an end said."""
+        return _text(self.ends[end])
+
+    def close(self) -> None:
+        """End it, and stop watching."""
+        self.arrivals.__exit__()
+        for process in self.ends.values():
             _finish(process)
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def run(lab: GuestLab, workload: Workload, where: Place, blow: Blow | None = None, limit: float = 60.0) -> Outcome:
+    """Run it. Without a blow it has `limit` s. Errors as `Running` has them."""
+    with Running(lab, workload, where) as job:
+        until = job.began + limit
+        if blow is not None:
+            job.flowing()
+            job.strike(blow)
+            until = time.monotonic() + blow.patience
+        return job.outcome(until)
 
 
 def _listening(lab: GuestLab, guest: str, workload: Workload, server: GuestProcess) -> None:
@@ -130,16 +198,6 @@ def _flowing(arrivals: Arrivals, ends: dict[str, GuestProcess]) -> None:
             raise LabError(f"no traffic; {'; '.join(f'{n} said {_said(p)!r}' for n, p in ends.items())}")
         time.sleep(0.05)
     time.sleep(RUN_UP)
-
-
-def _strike(lab: GuestLab, blow: Blow, ends: dict[str, GuestProcess]) -> None:
-    if any(p.returncode == 0 for p in ends.values()):
-        raise TooShortError("the job ended before the fault")
-    lab.inject(blow.fault)
-    until = time.monotonic() + blow.lasts
-    while time.monotonic() < until and any(p.running for p in ends.values()):
-        time.sleep(0.02)
-    lab.repair(blow.fault)
 
 
 def _end(ends: dict[str, GuestProcess], until: float) -> float | None:

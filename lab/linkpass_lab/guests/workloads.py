@@ -32,6 +32,8 @@ class Place:
     tools: Path
     clients: Path  # where rcflow and ncclflow are
     size: float = 1.0
+    wrap: tuple[str, ...] = ()  # a command that runs each process with verbs, such as `linkpass run --`
+    log: Path | None = None  # where rcflow and ncclflow, as clients, note each completion
 
     def times(self, count: int) -> str:
         return str(max(1, int(count * self.size)))
@@ -57,7 +59,7 @@ class Workload:
 
 def _perftest(name: str, tool: str, text: str, size: int, count: int, *options: str) -> Workload:
     def argv(place: Place, gid: int) -> list[str]:
-        base = [tool, "-d", place.device, "-x", str(gid), "-F", "-n", place.times(count), *options]
+        base = [*place.wrap, tool, "-d", place.device, "-x", str(gid), "-F", "-n", place.times(count), *options]
         return base if tool == "ib_atomic_bw" else [*base, "-s", str(size)]
 
     return Workload(
@@ -74,7 +76,8 @@ def _perftest(name: str, tool: str, text: str, size: int, count: int, *options: 
 def _pingpong(name: str, text: str, *options: str) -> Workload:
     def argv(place: Place, gid: int) -> list[str]:
         # Both ends must be given the same count, and -e: polling ones keep an emulated CPU from the network's work.
-        return ["ibv_rc_pingpong", "-d", place.device, "-g", str(gid), "-n", place.times(1200), "-e", *options]
+        base = [*place.wrap, "ibv_rc_pingpong", "-d", place.device, "-g", str(gid)]
+        return [*base, "-n", place.times(1200), "-e", *options]
 
     return Workload(
         name,
@@ -89,7 +92,7 @@ def _pingpong(name: str, text: str, *options: str) -> Workload:
 
 def _ucx(name: str, test: str, text: str) -> Workload:
     def argv(place: Place) -> list[str]:
-        return ["ucx_perftest", "-t", test, "-s", "65536", "-n", place.times(400), "-w", "10"]
+        return [*place.wrap, "ucx_perftest", "-t", test, "-s", "65536", "-n", place.times(400), "-w", "10"]
 
     return Workload(
         name,
@@ -105,7 +108,7 @@ def _ucx(name: str, test: str, text: str) -> Workload:
 
 def _rping() -> Workload:
     def argv(place: Place) -> list[str]:
-        return ["rping", "-a", place.server_rail, "-C", place.times(800), "-V"]
+        return [*place.wrap, "rping", "-a", place.server_rail, "-C", place.times(800), "-V"]
 
     return Workload(
         "rping",
@@ -126,7 +129,13 @@ def _mpi() -> Workload:
         command += ["--mca", "pml", "ucx", "--mca", "btl", "^openib"]
         for name, value in settings.items():
             command += ["-x", f"{name}={value}"]
-        return [*command, "/usr/bin/python3", str(Path(__file__).with_name("mpi_job.py")), place.times(60)]
+        return [
+            *command,
+            *place.wrap,
+            "/usr/bin/python3",
+            str(Path(__file__).with_name("mpi_job.py")),
+            place.times(60),
+        ]
 
     return Workload(
         "mpi4py",
@@ -141,13 +150,16 @@ def _mpi() -> Workload:
 
 def _own(name: str, text: str, options: list[str]) -> Workload:
     def argv(place: Place, gid: int) -> list[str]:
-        return [str(place.clients / name), "-d", place.device, "-x", str(gid)]
+        return [*place.wrap, str(place.clients / name), "-d", place.device, "-x", str(gid)]
+
+    def log(place: Place) -> list[str]:
+        return ["--log", str(place.log)] if place.log else []
 
     return Workload(
         name,
         text,
         lambda p: argv(p, p.gid),
-        lambda p: [*argv(p, p.client_gid), *options, "-D", str(6 * p.size), p.server_management],
+        lambda p: [*argv(p, p.client_gid), *options, *log(p), "-D", str(6 * p.size), p.server_management],
         PERFTEST_PORT,
         results.flow,
         own=True,
