@@ -5,7 +5,7 @@ Host a has 10.10.0.1 on rail0, 10.11.0.1 on rail1, ...; its RDMA devices are rxe
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from linkpass.model import (
     Event,
@@ -59,6 +59,7 @@ class FakeShim:
     got: list[abi.Message] = field(default_factory=list)
     refused: str | None = None
     makes: bool = True
+    proves: bool = True
     spares: dict[tuple[int, int], abi.Spare] = field(default_factory=dict)  # conn, id
     peers: dict[tuple[int, int], abi.Spare] = field(default_factory=dict)
     states: dict[int, abi.ConnState] = field(default_factory=dict)
@@ -71,6 +72,8 @@ class FakeShim:
             self.world.later.append((self, message))
         elif isinstance(message, abi.SparePeer):
             self.peers[message.conn, message.spare.id] = message.spare
+            if self.proves:
+                self.world.proofs.append((self, message))
         elif isinstance(message, abi.SpareDrop):
             self.spares.pop((message.conn, message.id), None)
 
@@ -85,6 +88,13 @@ class FakeShim:
             known = abi.Spare(gid(self.host, rail), 1, 2, 3, 4, self.world.qpns, 7, 3, want.id, 0, want.round)
             self.spares[want.conn, want.id] = known
         self.say(abi.SpareHere(want.conn, self.ids[want.conn], known))
+
+    def prove(self, peer: abi.SparePeer) -> None:
+        """Data went both ways over the pair."""
+        own = self.spares.get((peer.conn, peer.spare.id))
+        if own is not None and own.round == peer.spare.round:
+            self.spares[peer.conn, own.id] = own = replace(own, flags=own.flags | abi.C.LP_SPARE_PROVEN)
+            self.say(abi.SpareHere(peer.conn, self.ids[peer.conn], own))
 
     def say(self, message: abi.Message) -> None:
         self.world.desks[self.host].frame(self, abi.read(abi.pack(message)))
@@ -158,6 +168,7 @@ class World:
         self.letters: deque[tuple[str, str, bytes]] = deque()
         self.posts: list[tuple[str, str, tuple[int, int], int]] = []  # from, to, lane, letters in it
         self.later: deque[tuple[FakeShim, abi.SpareWant]] = deque()
+        self.proofs: deque[tuple[FakeShim, abi.SparePeer]] = deque()
         self.full = False
         self.qpns = 5000
         self.shims = 0
@@ -232,10 +243,13 @@ class World:
 
     def settle(self) -> None:
         """Deliver everything under way, and what comes of it."""
-        while self.letters or self.later:
+        while self.letters or self.later or self.proofs:
             while self.later:
                 shim, want = self.later.popleft()
                 shim.make(want)
+            while self.proofs:
+                shim, peer = self.proofs.popleft()
+                shim.prove(peer)
             if self.letters:
                 source, target, letter = self.letters.popleft()
                 self.desks[target].letter(source, letter)

@@ -6,6 +6,7 @@ What needs a kernel (verdicts, RDMA devices) is a `World`'s. Used by tests and b
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import cast
@@ -140,6 +141,12 @@ class EchoShim(SocketShim):
                     half = abi.Spare(gid, 1, 2, 3, 4, self.world.qpns, 7, 3, message.id, 0, message.round)
                 self.halves[message.conn, message.id] = half
                 self.send(abi.SpareHere(message.conn, self.ids[message.conn], half))
+            elif isinstance(message, abi.SparePeer):
+                half = self.halves.get((message.conn, message.spare.id))
+                if half is not None and half.round == message.spare.round:
+                    half = replace(half, flags=abi.C.LP_SPARE_PROVEN)
+                    self.halves[message.conn, half.id] = half
+                    self.send(abi.SpareHere(message.conn, self.ids[message.conn], half))
 
 
 async def until(done: Callable[[], bool], seconds: float = 20.0) -> None:

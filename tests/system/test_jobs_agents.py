@@ -67,7 +67,7 @@ async def attached(agents: Agents) -> tuple[EchoShim, EchoShim]:
         for n in range(1, COUNT + 1):
             who = identity(agents, n)
             shim.up(n, who.mirror if mirrored else who)
-    await until(lambda: all(s.count(abi.SparePeer) >= COUNT for s in shims))
+    await until(lambda: all([j["protected"] for j in agents.ask(h, "jobs")] == [COUNT] for h in "ab"))
     return shims[0], shims[1]
 
 

@@ -14,13 +14,13 @@ from linkpass.model import PortState
 from linkpass.shim import abi
 
 from .outlook import Way
-from .registry import ORIGINAL, SETTLED, Connection, Pair
+from .registry import ORIGINAL, Connection, Pair
 
 S = PortState
 DEAD = (S.DOWN, S.ABSENT)
 STUCK_FIRST, STUCK_MOST = 2.0, 16.0  # s a connection may be off its path, with spares at hand, until they are remade
 AGAIN = 0.5  # s from one try to make a pair over a rail to the next
-UNFINISHED = 10.0  # s after which a pair that still lacks a half is taken for dead
+UNFINISHED = 10.0  # s after which a pair that isn't proven is taken for dead
 CANT_AGAIN = 10.0  # s until a half that the peer couldn't have made is asked for again
 
 
@@ -124,11 +124,11 @@ def remakes(c: Connection, now: float) -> bool:
     return now >= max(c.state_at, c.remade_at) + wait
 
 
-def leave(c: Connection, here: Way | None, ways: Mapping[str, Way], now: float) -> Leave | None:
+def leave(c: Connection, here: Way | None, ways: Mapping[str, Way]) -> Leave | None:
     """Whether it must leave the way that it is on, and for which spare. None also if there is nowhere to go."""
     if here is None or c.ended or here.state not in (*DEAD, S.DRAINED):
         return None
-    best = _best(c, ways, now)
+    best = _best(c, ways)
     if best is None:
         return None
     why = abi.C.LP_WHY_DRAIN if here.state is S.DRAINED else abi.C.LP_WHY_DOWN
@@ -154,13 +154,13 @@ def go_back(c: Connection, here: Way | None, ways: Mapping[str, Way], rule: Rule
     way = ways.get(c.target)
     if way is None or way.state is not S.UP or now < max(way.since, c.state_at) + rule.fail_back_wait:
         return None
-    pair = next((p for p in c.pairs.values() if p.rail == c.target and p.ready(now, SETTLED)), None)
+    pair = next((p for p in c.pairs.values() if p.rail == c.target and p.ready), None)
     if pair is None or c.uses(pair):
         return None
     return Leave(abi.C.LP_WHY_FAIL_BACK, pair.id, pair.rail, f"{way.port} carries again")
 
 
-def move_to(c: Connection, rail: str, ways: Mapping[str, Way], now: float) -> Leave | str:
+def move_to(c: Connection, rail: str, ways: Mapping[str, Way]) -> Leave | str:
     """An operator's wish; a text says why not."""
     if c.ended:
         return "it has failed"
@@ -171,21 +171,21 @@ def move_to(c: Connection, rail: str, ways: Mapping[str, Way], now: float) -> Le
         return f"{rail} doesn't lead to {c.peer or 'its peer'}"
     if way.state is not S.UP:
         return f"the path over {rail} is {way.state} ({way.cause})"
-    pair = next((p for p in c.pairs.values() if p.rail == rail and not c.uses(p) and p.ready(now)), None)
+    pair = next((p for p in c.pairs.values() if p.rail == rail and not c.uses(p) and p.ready), None)
     if pair is None:
         return f"it has no spare on {rail} yet"
     return Leave(abi.C.LP_WHY_DRAIN, pair.id, rail, f"an operator wants it on {rail}")
 
 
-def _best(c: Connection, ways: Mapping[str, Way], now: float) -> Pair | None:
+def _best(c: Connection, ways: Mapping[str, Way]) -> Pair | None:
     """The spare to go to: over an UP way, the target's rail first, then as ids go (they are rotated)."""
     ready = [
-        p for p in c.pairs.values() if not c.uses(p) and p.ready(now) and (w := ways.get(p.rail)) and w.state is S.UP
+        p for p in c.pairs.values() if not c.uses(p) and p.ready and (w := ways.get(p.rail)) and w.state is S.UP
     ]
     return min(ready, key=lambda p: (p.rail != c.target, p.id), default=None)
 
 
-def protection(c: Connection, ways: Mapping[str, Way], now: float) -> str:
+def protection(c: Connection, ways: Mapping[str, Way]) -> str:
     """Why it isn't protected at this moment; '' if it is."""
     if c.ended:
         return "it has failed: its job got the error"
@@ -193,11 +193,11 @@ def protection(c: Connection, ways: Mapping[str, Way], now: float) -> str:
         return c.hindrance or c.missing
     if not c.paired:
         return f"no word yet of its other end on {c.peer}"
-    if _best(c, ways, now) is not None:
+    if _best(c, ways) is not None:
         return ""
     if any(p.live and not c.uses(p) for p in c.pairs.values()):
         return (
-            "its spare isn't usable now" if any(p.whole_at for p in c.pairs.values()) else "its spare is being made"
+            "its spare isn't usable now" if any(p.proven for p in c.pairs.values()) else "its spare is being made"
         )
     others = [r for r, w in ways.items() if r != c.rail and w.state is S.UP]
     if not others:

@@ -111,7 +111,7 @@ class Desk:
         """Why it isn't protected now; '' if it is."""
         if not self.act:
             return c.hindrance or "the agent is in shadow mode"
-        return decide.protection(c, self.outlook.ways(c.peer) if c.peer else {}, self._clock.now())
+        return decide.protection(c, self.outlook.ways(c.peer) if c.peer else {})
 
     def _own(self, process: Process, conn: int, who: Identity) -> Connection | None:
         connection = process.connections.get(conn)
@@ -328,8 +328,9 @@ class Desk:
                 if half is not None and spare.qpn == 0:
                     self._age(c, half)
                 elif half is not None and half.there != spare:
+                    if half.there is None or half.there.qpn != spare.qpn:
+                        c.process.line.send(abi.SparePeer(c.up.conn, who, spare))
                     half.there = spare
-                    c.process.line.send(abi.SparePeer(c.up.conn, who, spare))
                     self._whole(c, half)
             case talk.Told(who, tell):
                 c.process.line.send(abi.Relay(c.up.conn, who, tell))
@@ -357,7 +358,7 @@ class Desk:
         """The host's agent was started anew and knows nothing: tell it all."""
         for c in self._with(host):
             c.paired = False
-            for pair in [p for p in c.pairs.values() if p.whole_at is None]:
+            for pair in [p for p in c.pairs.values() if not p.whole]:
                 self._drop(c, pair)
             self._have(c, answer=True)
         self._done()
@@ -426,7 +427,7 @@ class Desk:
             if c.peer not in ways:
                 ways[c.peer] = self.outlook.ways(c.peer)
             for pair in list(c.pairs.values()) if c.leads else ():
-                if pair.whole_at is None and now >= pair.made + decide.UNFINISHED:
+                if not pair.proven and now >= pair.made + decide.UNFINISHED:
                     self._age(c, pair)
             if decide.remakes(c, now):
                 c.remade, c.remade_at = c.remade + 1, now
@@ -456,12 +457,12 @@ class Desk:
             return
         now, here = self._clock.now(), self.here(c, ways)
         if self.act:
-            away = decide.leave(c, here, ways, now) or decide.go_back(c, here, ways, self.rule, now)
+            away = decide.leave(c, here, ways) or decide.go_back(c, here, ways, self.rule, now)
         else:
             away = decide.would_leave(c, here, ways)
         self.orders.consider(c, here, away)
         bad = here is None or here.state in (*decide.DEAD, PortState.DRAINED)
-        unfinished = any(p.live and p.whole_at is None for p in c.pairs.values())
+        unfinished = any(p.live and not p.proven for p in c.pairs.values())
         if bad or c.stuck or (c.leads and (unfinished or c.rail != c.target)):
             self._restless[c.who] = c
         else:
@@ -483,7 +484,7 @@ class Desk:
         ways = self.outlook.ways(c.peer) if c.peer else {}
         if not self.act:
             return "the agent is in shadow mode"
-        away = decide.move_to(c, rail, ways, self._clock.now())
+        away = decide.move_to(c, rail, ways)
         if isinstance(away, str):
             return away
         c.target = rail
@@ -513,7 +514,8 @@ class Desk:
 
     def _whole(self, c: Connection, pair: Pair) -> None:
         if pair.here is not None and pair.there is not None:
-            pair.whole_at = self._clock.now()
+            pair.whole = True
+            pair.proven = bool(pair.here.flags & pair.there.flags & abi.C.LP_SPARE_PROVEN)
             self._look(c)
 
     def _drop(self, c: Connection, pair: Pair) -> None:

@@ -7,8 +7,6 @@ from linkpass.shim import abi
 from linkpass.shim.abi import ConnUp, Identity
 
 ORIGINAL = int(abi.C.LP_SPARES)  # as CONN_STATE and ORDER say "no spare": the job's own queue pair
-# How long it takes two shims to connect a pair and try it out, before a move that isn't urgent may count on it, s.
-SETTLED = 0.5
 
 
 class Line(Protocol):
@@ -34,7 +32,8 @@ class Pair:
     made: float
     here: abi.Spare | None = None
     there: abi.Spare | None = None
-    whole_at: float | None = None  # when both halves were known
+    whole: bool = False  # both halves are known
+    proven: bool = False  # both shims say that it has carried data both ways
     spent: bool = False  # it was used once: a fenced queue pair can't be used again
     stale: bool = False  # its way was down since it was made: who knows what its probes did to it
     refused: str = ""
@@ -44,9 +43,10 @@ class Pair:
         """Made or being made, and good for a move."""
         return not (self.spent or self.stale or self.refused)
 
-    def ready(self, now: float, settled: float = 0.0) -> bool:
-        """Both ends have both halves, for `settled` seconds at least."""
-        return self.live and self.whole_at is not None and now >= self.whole_at + settled
+    @property
+    def ready(self) -> bool:
+        """A move may count on it: until both shims have tried it out, an error would still be the job's."""
+        return self.live and self.proven
 
 
 @dataclass(slots=True)

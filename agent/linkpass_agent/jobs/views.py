@@ -129,4 +129,4 @@ def _spare(pair: Pair) -> str:
         return "used up"
     if pair.stale:
         return "stale"
-    return "ready" if pair.whole_at is not None else "being made"
+    return "ready" if pair.proven else "being made"

@@ -27,10 +27,37 @@ def test_connection_of_two_attached_ends_gets_a_spare_on_the_other_rail() -> Non
     assert [(w.device, w.port) for w in one.wants()] == [("rxe1", 1)]
     assert [(w.device, w.id, w.round) for w in other.wants()] == [(w.device, w.id, w.round) for w in one.wants()]
     spare = one.wants()[0].id
-    assert one.peers[1, spare] == other.spares[1, spare]
-    assert other.peers[1, spare] == one.spares[1, spare]
+    assert one.peers[1, spare].qpn == other.spares[1, spare].qpn
+    assert other.peers[1, spare].qpn == one.spares[1, spare].qpn
     assert world.desks["a"].why_unprotected(world.connection(one)) == ""
     assert world.desks["b"].why_unprotected(world.connection(other)) == ""
+
+
+def test_spare_counts_only_once_both_shims_have_tried_it_out() -> None:
+    world = World()
+    one, other = world.shim("a"), world.shim("b")
+    other.proves = False
+    one.up(1, world.identity(7))
+    other.up(1, world.identity(7).mirror)
+    world.settle()
+    for shim in (one, other):
+        assert world.desks[shim.host].why_unprotected(world.connection(shim)) == "its spare is being made"
+    world.port("a", 0, S.DOWN)
+    assert one.orders() == other.orders() == []  # the shim that knows nothing of it would give its job the error
+    other.prove(abi.SparePeer(1, one.ids[1], one.spares[1, one.wants()[0].id]))
+    world.settle()
+    assert [o.why for o in one.orders()] == [o.why for o in other.orders()] == [abi.C.LP_WHY_DOWN]
+
+
+def test_spare_that_is_never_proven_is_made_anew() -> None:
+    world = World()
+    one, other = world.shim("a"), world.shim("b")
+    one.proves = False
+    one.up(1, world.identity(7))
+    other.up(1, world.identity(7).mirror)
+    world.settle()
+    world.wait(12.0)
+    assert len({(w.id, w.round) for w in one.wants()}) > 1
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -293,7 +320,7 @@ def test_single_rail_rides_through_on_a_fresh_pair_of_the_same_nic() -> None:
     world.settle()
     assert one.wants()[-1].round > one.wants()[0].round
     ready = one.wants()[-1]
-    assert one.peers[1, ready.id] == other.spares[1, ready.id]
+    assert one.peers[1, ready.id].qpn == other.spares[1, ready.id].qpn
 
 
 def test_port_that_is_held_serves_only_who_has_nothing_else() -> None:

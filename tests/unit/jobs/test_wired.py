@@ -19,7 +19,7 @@ async def attached(one: Host, other: Host, count: int = COUNT) -> tuple[EchoShim
         who = one.world.identity(100 + conn)
         shims[0].up(conn, who)
         shims[1].up(conn, who.mirror)
-    await until(lambda: all(s.count(abi.SparePeer) >= count for s in shims))
+    await until(lambda: all([j.protected for j in h.facade.jobs()] == [count] for h in (one, other)))
     return shims
 
 
