@@ -75,7 +75,7 @@ struct lp_page {
 enum lp_frame_kind {
     /* shim -> agent */
     LP_HELLO = 1,      /* first frame; the socket's peer credentials say who it is, not this frame */
-    LP_CONN_UP = 2,    /* a connection reached RTS */
+    LP_CONN_UP = 2,    /* a connection reached RTS, or stays in RTR */
     LP_CONN_DOWN = 3,  /* the job destroyed it, or it is no longer protected */
     LP_CONN_STATE = 4, /* for people and metrics */
     LP_SPARE_HERE = 5, /* our half of a spare pair: to be relayed to the peer's agent */
@@ -131,7 +131,8 @@ struct lp_identity {
 enum lp_conn_flags {
     LP_CONN_ATOMICS = 1, /* the peer may send atomics: our QP allows IBV_ACCESS_REMOTE_ATOMIC */
     LP_CONN_SRQ = 2,
-    LP_CONN_PSN_UNTRUSTED = 4 /* this driver's rq_psn isn't to be believed */
+    LP_CONN_PSN_UNTRUSTED = 4, /* this driver's rq_psn isn't to be believed */
+    LP_CONN_PASSIVE = 8        /* never went to RTS: only receives, and doesn't know its local_psn (0 here) */
 };
 
 struct lp_conn_up {

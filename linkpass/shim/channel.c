@@ -152,6 +152,10 @@ void lp_channel_up(struct lp_lane *lane) {
         up.flags |= LP_CONN_ATOMICS;
     if (!lane->conn.psn_trusted)
         up.flags |= LP_CONN_PSN_UNTRUSTED;
+    if (!lane->up) {
+        up.flags |= LP_CONN_PASSIVE;
+        up.who.local_psn = 0; /* also if an agent before this one told us: its end says who it is alike */
+    }
     name_device(up.device, sizeof(up.device), lane->qp->context->name);
     queue_frame(&up, LP_CONN_UP, sizeof(up));
     lane->told_state = LP_ACTIVE;

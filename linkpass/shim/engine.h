@@ -42,6 +42,8 @@ enum lp_kind {
 
 /* Each half of a spare gets exactly these mails in its life, and posts as many receives for them. */
 enum { LP_MAILS_PER_ROUND = 3 /* PROBE, ECHO, and OFFER or ACCEPT */ };
+/* So long may a job take from RTR to RTS before its queue pair is taken for one that only receives, ns. */
+#define LP_PASSIVE_NS UINT64_C(500000000)
 /* Slots of a send queue beyond the job's: mails, markers, READs of keys. */
 enum { LP_OWN_SLOTS = 16 };
 
@@ -107,11 +109,13 @@ struct lp_lane {
     struct lp_identity who;
     _Atomic bool connected; /* the core knows it (RTR) */
     bool announced;
-    _Atomic bool up;      /* RTS */
-    _Atomic bool covered; /* a spare was usable once: errors of the path are ours from now on */
-    _Atomic bool plain;   /* completions are only renamed: it ends as it would without this library */
-    bool dead;            /* being destroyed, or left behind by a fork */
-    bool failing, failed; /* FAIL was said; its errors may be handed out */
+    bool passive, adopted;    /* announced before RTS; and its first PSN is known from the peer */
+    _Atomic uint64_t ripe_at; /* ns: when a lane that isn't in RTS by then is taken for passive */
+    _Atomic bool up;          /* RTS */
+    _Atomic bool covered;     /* a spare was usable once: errors of the path are ours from now on */
+    _Atomic bool plain;       /* completions are only renamed: it ends as it would without this library */
+    bool dead;                /* being destroyed, or left behind by a fork */
+    bool failing, failed;     /* FAIL was said; its errors may be handed out */
     bool fencing, replaying, resuming, marking, opening, closing;
     bool wants_keys;       /* a post waits for a key of the peer */
     _Atomic uint32_t todo; /* enum lp_action from polls */
@@ -161,6 +165,8 @@ void lp_lane_qp_kept(struct lp_qp *qp);
 int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
 struct lp_lane *lp_lane_by_id(uint64_t id);
+/* A passive lane: the first PSN that it would send, as its peer was told by the job.  engine.lock held. */
+void lp_lane_adopt(struct lp_lane *lane, uint32_t local_psn);
 /* NIC and port of the path in use. */
 const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port);
 

@@ -34,6 +34,15 @@ void lp_lane_dirty(struct lp_lane *lane) {
     lp_engine_wake();
 }
 
+/* ns until the agent may be told of it; 0: now. */
+static uint64_t ripens(const struct lp_lane *lane, uint64_t now) {
+    const uint64_t at = atomic_load(&lane->ripe_at);
+
+    if (!lane->connected || lane->plain)
+        return UINT64_MAX;
+    return lane->up || at <= now ? 0 : at - now;
+}
+
 static uint64_t look_at_lanes(uint64_t now) {
     uint64_t next = UINT64_MAX;
 
@@ -43,11 +52,14 @@ static uint64_t look_at_lanes(uint64_t now) {
             next = lane->look_at - now < next ? lane->look_at - now : next;
             continue;
         }
-        if (lane->up && !lane->announced && lp_channel_welcome() && !lane->plain) {
+        const uint64_t ripe = ripens(lane, now);
+        if (!ripe && !lane->announced && lp_channel_welcome()) {
             lane->announced = true;
+            lane->passive = !lane->up;
             lp_channel_up(lane);
         }
-        const uint64_t wait = lp_engine_look(lane, now);
+        uint64_t wait = lp_engine_look(lane, now);
+        wait = ripe && ripe < wait ? ripe : wait;
         lane->look_at = wait == UINT64_MAX ? UINT64_MAX : now + wait;
         next = wait < next ? wait : next;
     }

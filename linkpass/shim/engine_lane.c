@@ -241,10 +241,31 @@ static void unconnect(struct lp_lane *lane) {
     lane->connected = lane->plain = false;
 }
 
-static void set_send_psn(struct lp_lane *lane) {
-    lane->who.local_psn = lane->attr.sq_psn & LP_PSN_MASK;
+static void set_send_psn(struct lp_lane *lane, uint32_t psn) {
+    lane->who.local_psn = psn;
     lane->conn.who = lane->who;
     lp_send_ring_epoch(lane->conn.sends, lane->who.local_psn, 128u << lane->attr.path_mtu, 0);
+}
+
+/* Some programs leave the end that only receives in RTR.  Its peer was told a first PSN for it all the same.
+ */
+void lp_lane_adopt(struct lp_lane *lane, uint32_t local_psn) {
+    pthread_mutex_lock(&lane->lock);
+    if (lane->passive && !lane->adopted && !lane->up) {
+        set_send_psn(lane, local_psn);
+        lane->adopted = true;
+    }
+    pthread_mutex_unlock(&lane->lock);
+}
+
+/* On its way to RTS, late or in time. */
+static void starts_to_send(struct lp_lane *lane) {
+    const uint32_t psn = lane->attr.sq_psn & LP_PSN_MASK;
+
+    if (!lane->adopted)
+        set_send_psn(lane, psn);
+    else if (psn != lane->who.local_psn)
+        lane->plain = true; /* its peer expects others: nothing will work */
 }
 
 /* Everything anew: the queue pair may be connected to another one next. */
@@ -266,6 +287,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
                                          cap->max_inline_data);
     lane->conn.recvs = lp_recv_ring_init(lane->recv_block, lane->conn.recvs->max_wr, cap->max_recv_sge);
     own_half(lane);
+    lane->passive = lane->adopted = false;
     lane->announced = lane->up = lane->covered = lane->dead = lane->failing = lane->failed = false;
     lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = lane->closing = false;
     lane->give_up_at = lane->attempt_at = lane->keys_until = lane->order_at = lane->triggered_ns = 0;
@@ -309,9 +331,10 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
     if (to == IBV_QPS_RTR && !lane->connected)
         connect_lane(lane);
     if (to == IBV_QPS_RTS && lane->connected && !lane->up && (mask & IBV_QP_SQ_PSN))
-        set_send_psn(lane);
+        starts_to_send(lane);
+    const bool done = to == IBV_QPS_RTS && !lane->up && lane->now != &lane->own;
     pthread_mutex_unlock(&lane->lock);
-    int result = LP_REAL(ibv_modify_qp)(real, attr, mask);
+    int result = done ? 0 : LP_REAL(ibv_modify_qp)(real, attr, mask); /* a spare is in RTS already */
     const int error = errno;
     pthread_mutex_lock(&lane->lock);
     if (result) {
@@ -320,10 +343,12 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
             unconnect(lane);
     } else if (to == IBV_QPS_RTS && lane->connected) {
         lane->up = true;
+    } else if (to == IBV_QPS_RTR && lane->connected) {
+        atomic_store(&lane->ripe_at, lp_now_ns() + LP_PASSIVE_NS);
     }
-    const bool up = lane->up;
+    const bool connected = lane->connected;
     pthread_mutex_unlock(&lane->lock);
-    if (up)
+    if (connected)
         lp_lane_dirty(lane);
     errno = error;
     return result;

@@ -281,7 +281,7 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
 void lp_spare_want(struct lp_lane *lane, const struct lp_spare_want *want) {
     struct lp_half *half = lane->spares[want->id];
 
-    if (!lane->up || lane->plain || lane->failing || lane->dead)
+    if (!(lane->up || lane->passive) || lane->plain || lane->failing || lane->dead)
         return;
     if (half) {
         const bool same =
@@ -351,10 +351,11 @@ static bool join(struct lp_half *half) {
                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
         return false;
+    const bool sends = half->lane->up; /* else the job never set these: 67 ms, six times again, for ever */
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                .timeout = job->timeout,
-                                .retry_cnt = job->retry_cnt,
-                                .rnr_retry = job->rnr_retry,
+                                .timeout = sends ? job->timeout : 14,
+                                .retry_cnt = sends ? job->retry_cnt : 6,
+                                .rnr_retry = sends ? job->rnr_retry : 7,
                                 .sq_psn = half->mine.psn,
                                 .max_rd_atomic = job->max_rd_atomic ? job->max_rd_atomic : 1};
     return !LP_REAL(ibv_modify_qp)(half->qp, &attr,
@@ -382,7 +383,11 @@ void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
     struct lp_half *half = lane->spares[peer->spare.id];
     const struct lp_spare *spare = &peer->spare;
 
-    if (!half || spare->round != half->mine.round || !mirrors(&lane->who, &peer->who))
+    if (!half || spare->round != half->mine.round)
+        return;
+    if (half->stage == LP_STAGE_MADE)
+        lp_lane_adopt(lane, peer->who.remote_psn);
+    if (!mirrors(&lane->who, &peer->who))
         return;
     if (spare->qpn == 0 && half->stage < LP_STAGE_USABLE) {
         lp_spare_drop(lane, spare->id);

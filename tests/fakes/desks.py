@@ -99,9 +99,9 @@ class FakeShim:
     def say(self, message: abi.Message) -> None:
         self.world.desks[self.host].frame(self, abi.read(abi.pack(message)))
 
-    def up(self, conn: int, who: abi.Identity, rail: int = 0, device: str | None = None) -> None:
+    def up(self, conn: int, who: abi.Identity, rail: int = 0, device: str | None = None, flags: int = 0) -> None:
         self.ids[conn] = who
-        self.say(abi.ConnUp(conn, who, device or f"rxe{rail}", 1, 3, 0, 128, 128))
+        self.say(abi.ConnUp(conn, who, device or f"rxe{rail}", 1, 3, flags, 128, 128))
 
     def state(self, conn: int, **change: int) -> None:
         """A CONN_STATE that differs from the last in these fields."""

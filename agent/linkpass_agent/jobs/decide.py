@@ -179,9 +179,7 @@ def move_to(c: Connection, rail: str, ways: Mapping[str, Way]) -> Leave | str:
 
 def _best(c: Connection, ways: Mapping[str, Way]) -> Pair | None:
     """The spare to go to: over an UP way, the target's rail first, then as ids go (they are rotated)."""
-    ready = [
-        p for p in c.pairs.values() if not c.uses(p) and p.ready and (w := ways.get(p.rail)) and w.state is S.UP
-    ]
+    ready = [p for p in c.pairs.values() if not c.uses(p) and p.ready and (w := ways.get(p.rail)) and w.state is S.UP]
     return min(ready, key=lambda p: (p.rail != c.target, p.id), default=None)
 
 
@@ -196,9 +194,7 @@ def protection(c: Connection, ways: Mapping[str, Way]) -> str:
     if _best(c, ways) is not None:
         return ""
     if any(p.live and not c.uses(p) for p in c.pairs.values()):
-        return (
-            "its spare isn't usable now" if any(p.proven for p in c.pairs.values()) else "its spare is being made"
-        )
+        return "its spare isn't usable now" if any(p.proven for p in c.pairs.values()) else "its spare is being made"
     others = [r for r, w in ways.items() if r != c.rail and w.state is S.UP]
     if not others:
         return f"no other path to {c.peer} is up"

@@ -118,7 +118,7 @@ class Desk:
         if connection is None:
             self.dropped["job-unknown-connection"] += 1  # beyond the limit, or let go a moment ago
             return None
-        if connection.who != who:
+        if not connection.same(who):
             raise WireError(f"connection {conn} isn't who the frame says")
         return connection
 
@@ -283,7 +283,7 @@ class Desk:
         if letter is None or not self.act:
             return
         who = letter.who if isinstance(letter, talk.Unknown) else letter.who.mirror
-        c = self.registry.by_identity.get(who)
+        c = self.registry.find(who)
         if c is not None and c.peer is None and c.home is not None:
             self.registry.meet(c, host)  # its address isn't in our view yet; a member says that it is its own
             c.hindrance = ""
@@ -323,20 +323,25 @@ class Desk:
                 gone = c.pairs.get(number)
                 if gone is not None and gone.round == turn and not c.leads:
                     self._drop(c, gone)
-            case talk.Half(who, spare):
+            case talk.Half(_, spare):
                 half = self._pair_of(c, spare)
                 if half is not None and spare.qpn == 0:
                     self._age(c, half)
                 elif half is not None and half.there != spare:
                     if half.there is None or half.there.qpn != spare.qpn:
-                        c.process.line.send(abi.SparePeer(c.up.conn, who, spare))
+                        c.process.line.send(abi.SparePeer(c.up.conn, self._theirs(c, letter), spare))
                     half.there = spare
                     self._whole(c, half)
-            case talk.Told(who, tell):
-                c.process.line.send(abi.Relay(c.up.conn, who, tell))
+            case talk.Told(_, tell):
+                c.process.line.send(abi.Relay(c.up.conn, self._theirs(c, letter), tell))
             case talk.Pin(_, rail):
                 c.target = rail
         self._look(c)
+
+    @staticmethod
+    def _theirs(c: Connection, letter: Letter) -> Identity:
+        """The connection as its other end sees it: a passive one doesn't know all, we do; and the other way round."""
+        return letter.who if c.passive else c.who.mirror
 
     def _wanted(self, c: Connection, number: int, turn: int, rail: str) -> None:
         known = c.pairs.get(number)

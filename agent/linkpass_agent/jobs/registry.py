@@ -88,6 +88,22 @@ class Connection:
         return self.up.who
 
     @property
+    def passive(self) -> bool:
+        """Its queue pair stays in RTR and only receives: it doesn't know its own first PSN, and says 0."""
+        return bool(self.up.flags & abi.C.LP_CONN_PASSIVE)
+
+    def same(self, who: Identity) -> bool:
+        """Whether `who`, seen from this end, is this connection; what a passive end doesn't know is passed over."""
+        if who == self.who:
+            return True
+        mine = self.who
+        if (mine.local_gid, mine.remote_gid, mine.local_qpn, mine.remote_qpn) != who[:4]:
+            return False
+        if self.passive:
+            return mine.remote_psn == who.remote_psn
+        return mine.local_psn == who.local_psn and who.remote_psn == 0
+
+    @property
     def leads(self) -> bool:
         return self.who.leads is True
 
@@ -152,6 +168,11 @@ class Registry:
         self.by_end[end] = connection
         self.by_identity[connection.who] = connection
         return True
+
+    def find(self, who: Identity) -> Connection | None:
+        """The connection that is `who`, seen from our end."""
+        found = self.by_identity.get(who) or self.by_end.get((who.local_gid, who.local_qpn))
+        return found if found is not None and found.same(who) else None
 
     def meet(self, connection: Connection, host: str | None) -> None:
         """Its other end is on that host."""

@@ -250,6 +250,16 @@ static void told_state(struct conn *conn, const struct lp_conn_state *state) {
     look_after(conn);
 }
 
+/* A passive end doesn't know all of who it is: its peer does. */
+static struct lp_identity full(const struct conn *conn, const struct lp_identity *said) {
+    const struct lp_identity *theirs = &conn->peer->who;
+    struct lp_identity who = *said;
+
+    if (!who.local_psn && theirs->remote_psn)
+        who.local_psn = theirs->remote_psn;
+    return who;
+}
+
 static void told_spare(struct conn *conn, struct lp_spare_here *here) {
     const uint32_t id = here->spare.id;
 
@@ -265,6 +275,7 @@ static void told_spare(struct conn *conn, struct lp_spare_here *here) {
         return; /* the tick asks anew */
     }
     here->conn = conn->peer->id;
+    here->who = full(conn, &here->who);
     say(conn->peer->client, here, LP_SPARE_PEER, sizeof(*here));
 }
 
@@ -305,6 +316,7 @@ static void take(int client, uint8_t *bytes, size_t length) {
         struct lp_relay relay;
         memcpy(&relay, bytes, sizeof(relay));
         relay.conn = conn->peer->id;
+        relay.who = full(conn, &relay.who);
         say(conn->peer->client, &relay, LP_RELAY, sizeof(relay));
     }
 }

@@ -149,6 +149,41 @@ static void atomic_whose_result_was_lost_is_an_error(void) {
     done(pair);
 }
 
+/* Programs that only write leave the other end in RTR. */
+static void end_that_never_sends_moves_as_well(void) {
+    const struct pair_options options = {.passive_b = true};
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+
+    fail_the_rail();
+    for (int i = 0; i < 8; i++) {
+        memset(pair->a.memory + i * 64, i + 1, 64);
+        const uint32_t at = (uint32_t)i * 64;
+        CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 100 + (uint64_t)i, at, 4096 + at, 64, 0), 0);
+    }
+    for (int i = 0; i < 8; i++) {
+        wait_wc(pair->a.send_cq, 100 + (uint64_t)i, IBV_WC_SUCCESS);
+        CHECK_EQ(pair->b.memory[4096 + i * 64 + 63], i + 1);
+    }
+    CHECK(within(has_moved, 1000));
+    /* Late, and already on the spare: it begins to send. */
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS,
+                               .timeout = 14,
+                               .retry_cnt = 6,
+                               .rnr_retry = 7,
+                               .sq_psn = SEND_PSN_B,
+                               .max_rd_atomic = 4};
+    CHECK_EQ(ibv_modify_qp(pair->b.qp, &attr,
+                           IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                               IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+             0);
+    CHECK_EQ(post_recv(&pair->a, 1, 0, 64), 0);
+    CHECK_EQ(post(&pair->b, &pair->a, IBV_WR_SEND, 5, 4096, 0, 64, 0), 0);
+    wait_wc(pair->b.send_cq, 5, IBV_WC_SUCCESS);
+    wait_wc(pair->a.recv_cq, 1, IBV_WC_SUCCESS);
+    done(pair);
+}
+
 static void port_error_isnt_the_jobs_business(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -381,6 +416,7 @@ static const struct test tests[] = {
     TEST(silent_cut_moves_everything_and_loses_nothing),
     TEST(lost_acknowledgements_repeat_no_atomic_and_no_send),
     TEST(atomic_whose_result_was_lost_is_an_error),
+    TEST(end_that_never_sends_moves_as_well),
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),
     TEST(order_moves_a_healthy_connection),

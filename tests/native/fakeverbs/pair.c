@@ -76,6 +76,8 @@ void end_connect(struct end *end, struct end *peer, uint32_t psn, uint32_t peer_
                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
              0);
+    if (options->passive)
+        return;
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
                                 .timeout = options->no_timeout || options->timeout ? options->timeout : 14,
                                 .retry_cnt = options->no_retry || options->retry ? options->retry : 6,
@@ -101,7 +103,9 @@ struct pair *pair_new(const struct pair_options *options) {
     end_open(&pair->a, 0, options);
     end_open(&pair->b, 2, options);
     end_connect(&pair->a, &pair->b, SEND_PSN_A, SEND_PSN_B, options);
-    end_connect(&pair->b, &pair->a, SEND_PSN_B, SEND_PSN_A, options);
+    struct pair_options far = *options;
+    far.passive = options->passive_b;
+    end_connect(&pair->b, &pair->a, SEND_PSN_B, SEND_PSN_A, &far);
     return pair;
 }
 

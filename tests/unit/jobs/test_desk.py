@@ -60,6 +60,37 @@ def test_spare_that_is_never_proven_is_made_anew() -> None:
     assert len({(w.id, w.round) for w in one.wants()}) > 1
 
 
+@pytest.mark.parametrize("passive", ["a", "b"])
+def test_end_that_never_sends_is_known_without_its_first_psn(passive: str) -> None:
+    world = World()
+    full = {"a": world.identity(7), "b": world.identity(7).mirror}
+    shims = {host: world.shim(host) for host in "ab"}
+    active = "b" if passive == "a" else "a"
+    shims[active].up(1, full[active])
+    world.settle()
+    shims[passive].up(1, full[passive]._replace(local_psn=0), flags=abi.C.LP_CONN_PASSIVE)
+    world.settle()
+    for host in "ab":
+        assert world.desks[host].why_unprotected(world.connection(shims[host])) == ""
+    # Each shim is told of its peer's half by the peer's whole name, as far as the job's two ends told it.
+    for host, other in ("ab", "ba"):
+        said = {m.who for m in shims[host].got if isinstance(m, abi.SparePeer)}
+        assert said == {full[other] if host == passive else full[host].mirror}
+    shims[passive].ids[1] = full[passive]  # it knows now
+    shims[passive].say(abi.Relay(1, full[passive], abi.Tell(abi.C.LP_TELL_NEED, 0, 1, ORIGINAL)))
+    world.settle()
+    assert [m.who for m in shims[active].got if isinstance(m, abi.Relay)] == [full[passive]]
+
+
+def test_end_with_another_first_psn_is_another_connection() -> None:
+    world = World()
+    one, other = world.job()
+    with pytest.raises(WireError):
+        one.say(abi.Relay(1, one.ids[1]._replace(local_psn=77), abi.Tell(abi.C.LP_TELL_NEED, 0, 1, ORIGINAL)))
+    world.desks["b"].letter("a", talk.pack(talk.Cant(one.ids[1]._replace(local_psn=77), 0, 1, "no")))
+    assert world.desks["b"].dropped["job-letter-stray"] == 1
+
+
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_ends_that_attach_one_long_after_the_other_are_paired(first: str) -> None:
     world = World()

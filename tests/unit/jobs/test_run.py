@@ -52,7 +52,8 @@ def wish(shim: Path, path: Path, **other: object) -> run.Wish:
 
 def test_command_gets_the_variables_and_the_line_says_protected(shim: Path, agent: Path) -> None:
     script = (
-        "for v in LD_PRELOAD LD_LIBRARY_PATH NCCL_IBVERBS_LIB LINKPASS_JOBS_SOCKET LINKPASS_JOB; do eval echo \\$$v; done"
+        "for v in LD_PRELOAD LD_LIBRARY_PATH NCCL_IBVERBS_LIB LINKPASS_JOBS_SOCKET LINKPASS_JOB; "
+        "do eval echo \\$$v; done"
     )
     done = linkpass(
         "run", "--rails", "rail0,rail1", "--socket", str(agent), "--", "/bin/sh", "-c", script,
