@@ -9,7 +9,7 @@ help:
 	@echo "make test    all tests (as root: they make namespaces, links and guests)"
 	@echo "make lint    ruff, mypy --strict, import-linter, hadolint, clang-format, C with -Wall -Wextra -Werror"
 	@echo "make bench   the measurements of docs/measurements.md"
-	@echo "make matrix  every RDMA workload x every fault in guests, without LinkPass: docs/baselines.md (over an hour)"
+	@echo "make matrix  every RDMA workload x every fault in guests, without and with LinkPass (hours; goes on where it stopped)"
 	@echo "make explore the shim core's full exploration (hours; \`make test\` runs a part)"
 	@echo "make clean   remove build products"
 
@@ -36,6 +36,7 @@ bench:
 matrix: setup
 	@$(PY) -m linkpass_lab prepare --install
 	@$(PY) -m linkpass_lab baseline --labs 2
+	@$(PY) -m linkpass_lab matrix
 
 explore: setup
 	@mkdir -p build && cmake -S linkpass/shim -B build/native/explore -DLINKPASS_TESTS=ON -DCMAKE_BUILD_TYPE=Release >build/explore.log

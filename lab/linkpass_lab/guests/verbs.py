@@ -1,4 +1,4 @@
-"""The verbs of `linkpass-lab` that only guests have: `prepare`, `workloads`, `job`, `baseline`."""
+"""The verbs of `linkpass-lab` that only guests have: `prepare`, `workloads`, `job`, `baseline`, `matrix`."""
 
 import argparse
 import json
@@ -45,6 +45,19 @@ def add_verbs(verbs: "Verbs") -> None:
     base.add_argument("--page", type=Path, metavar="FILE", help="default: docs/baselines.md")
     base.add_argument("--render", action="store_true", help="only make the page from the results again")
     base.set_defaults(do=baseline)
+    _add_matrix(verbs)
+
+
+def _add_matrix(verbs: "Verbs") -> None:
+    mat = verbs.add_parser("matrix", help="every workload x every fault x both ends under LinkPass; goes on likewise")
+    mat.add_argument("--workload", action="append", metavar="NAME", help="only these")
+    mat.add_argument("--fault", action="append", metavar="NAME", help="only these fault classes")
+    mat.add_argument("--again", action="store_true", help="run the chosen cells even if they have a result")
+    mat.add_argument("--failed", action="store_true", help="run those again that didn't survive")
+    mat.add_argument("--results", type=Path, metavar="FILE", help="default: docs/matrix.json")
+    mat.add_argument("--page", type=Path, metavar="FILE", help="default: docs/matrix.md")
+    mat.add_argument("--render", action="store_true", help="only make the page from the results again")
+    mat.set_defaults(do=matrix_)
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -108,6 +121,30 @@ def baseline(options: argparse.Namespace) -> int:
         for cell in cells:
             book.cells.pop(cell.key, None)
     failed = runs.run(book, cells, _stamped, page=page, labs=options.labs)
+    print(f"results in {book.file}, tables in {page}")
+    return 1 if failed else 0
+
+
+def matrix_(options: argparse.Namespace) -> int:
+    """Run the matrix under LinkPass, or a part of it; 1 if a job didn't survive."""
+    from linkpass_lab.guests import baseline as runs
+    from linkpass_lab.guests import survival
+    from linkpass_lab.guests import workloads as known
+
+    book = runs.Book(options.results or survival.RESULTS)
+    page = options.page or survival.PAGE
+    if options.render:
+        survival.render(book, page, runs.RESULTS)
+        return 0
+    cells = survival.cells(
+        chosen(options.workload, list(known.every()), "workload"),
+        chosen(options.fault, list(survival.FAULTS), "fault"),
+    )
+    for cell in cells:
+        there = book.cells.get(cell.key)
+        if there and (options.again or (options.failed and there["verdict"] != "survived")):
+            del book.cells[cell.key]
+    failed = survival.run(book, cells, _stamped, page=page, baseline=runs.RESULTS)
     print(f"results in {book.file}, tables in {page}")
     return 1 if failed else 0
 

@@ -84,7 +84,7 @@ def test_end_that_never_sends_is_known_without_its_first_psn(passive: str) -> No
 
 def test_end_with_another_first_psn_is_another_connection() -> None:
     world = World()
-    one, other = world.job()
+    one, _ = world.job()
     with pytest.raises(WireError):
         one.say(abi.Relay(1, one.ids[1]._replace(local_psn=77), abi.Tell(abi.C.LP_TELL_NEED, 0, 1, ORIGINAL)))
     world.desks["b"].letter("a", talk.pack(talk.Cant(one.ids[1]._replace(local_psn=77), 0, 1, "no")))
