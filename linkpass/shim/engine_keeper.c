@@ -56,6 +56,7 @@ static uint64_t look_at_lanes(uint64_t now) {
         if (!ripe && !lane->announced && lp_channel_welcome()) {
             lane->announced = true;
             lane->passive = !lane->up;
+            (void)lp_nic_of(lane->qp->context->name); /* for its events: the job's own context is the job's */
             lp_channel_up(lane);
         }
         uint64_t wait = lp_engine_look(lane, now);

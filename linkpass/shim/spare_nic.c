@@ -110,6 +110,35 @@ static void overran(const struct ibv_cq *cq) {
     }
 }
 
+static bool has_gid(const struct lp_nic *nic, uint8_t port, int index, const uint8_t *wanted) {
+    union ibv_gid gid;
+
+    return !LP_REAL(ibv_query_gid)(nic->context, port, index, &gid) && !memcmp(gid.raw, wanted, sizeof(gid));
+}
+
+/* A queue pair whose GID was taken away stays broken, also when the address comes back; one that only answers
+ * would never be told.  The entry isn't given to another while it is used, so its absence can't be missed. */
+static void look_at_gids(const struct lp_nic *nic) {
+    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
+        pthread_mutex_lock(&lane->lock);
+        for (uint32_t id = 0; id < LP_SPARES; id++) {
+            struct lp_half *half = lane->spares[id];
+            if (half && half != lane->now && half->stage != LP_STAGE_OPEN && half->reserve->nic == nic &&
+                !has_gid(nic, half->port, half->sgid_index, half->mine.gid))
+                half->stage = LP_STAGE_BROKEN;
+        }
+        const bool own = lane->now == &lane->own;
+        const uint8_t *gid = own ? lane->who.local_gid : lane->now->mine.gid;
+        const int index = own ? lane->attr.ah_attr.grh.sgid_index : lane->now->sgid_index;
+        uint8_t port;
+        if (lane->covered && !lane->plain && !lane->failing &&
+            !strcmp(lp_lane_device(lane, &port), nic->name) && !has_gid(nic, port, index, gid))
+            lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->now->epoch));
+        pthread_mutex_unlock(&lane->lock);
+        lp_lane_dirty(lane);
+    }
+}
+
 void lp_nic_async(struct lp_nic *nic) {
     struct ibv_async_event event;
 
@@ -120,6 +149,8 @@ void lp_nic_async(struct lp_nic *nic) {
             broke(seen.element.qp);
         else if (seen.event_type == IBV_EVENT_CQ_ERR)
             overran(seen.element.cq);
+        else if (seen.event_type == IBV_EVENT_GID_CHANGE)
+            look_at_gids(nic);
     }
 }
 

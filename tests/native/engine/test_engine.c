@@ -184,6 +184,22 @@ static void end_that_never_sends_moves_as_well(void) {
     done(pair);
 }
 
+/* B's address moves: B can answer no more, has nothing to send that would fail, and A tries for very long. */
+static void lost_gid_of_an_end_that_only_answers_moves_both(void) {
+    const struct pair_options options = {.passive_b = true, .timeout = 20, .retry = 7};
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+
+    fake_cut(2, 0, FAKE_ALL);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 9, 0, 4096, 64, 0), 0);
+    nap_ms(50);
+    expect_none(pair->a.send_cq);
+    fake_gid_there(2, false);
+    wait_wc(pair->a.send_cq, 9, IBV_WC_SUCCESS);
+    CHECK(within(has_moved, 1000));
+    done(pair);
+}
+
 static void port_error_isnt_the_jobs_business(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -417,6 +433,7 @@ static const struct test tests[] = {
     TEST(lost_acknowledgements_repeat_no_atomic_and_no_send),
     TEST(atomic_whose_result_was_lost_is_an_error),
     TEST(end_that_never_sends_moves_as_well),
+    TEST(lost_gid_of_an_end_that_only_answers_moves_both),
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),
     TEST(order_moves_a_healthy_connection),

@@ -231,6 +231,10 @@ FAKE_API int ibv_query_gid(struct ibv_context *context, uint8_t port, int index,
         errno = EINVAL;
         return -1;
     }
+    if (index == 1 && fake_nic_of_context(context)->no_gid) {
+        errno = ENODATA;
+        return -1;
+    }
     make_gid(fake_nic_of_context(context), index, gid);
     return 0;
 }

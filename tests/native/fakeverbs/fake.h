@@ -127,6 +127,8 @@ FAKE_API void fake_port(int nic, bool up);
 /* Lost route or GID, as rxe shows it: the oldest unfinished request completes with LOC_QP_OP_ERR, queue pair
  * to ERR. */
 FAKE_API void fake_lose_gid(int nic);
+/* The GID at index 1 goes or comes back, with the event, and no queue pair is told. */
+FAKE_API void fake_gid_there(int nic, bool there);
 
 FAKE_API void fake_qp_fatal(struct ibv_qp *qp);
 FAKE_API void fake_device_fatal(int nic);

@@ -76,7 +76,7 @@ struct event {
 struct nic {
     struct ibv_device device;
     int index, host, rail;
-    bool up;
+    bool up, no_gid;
     int fail_error;
     unsigned int fail_after;
     size_t objects;

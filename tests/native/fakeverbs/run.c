@@ -235,6 +235,14 @@ void fake_lose_gid(int nic) {
     fake_unlock();
 }
 
+void fake_gid_there(int nic, bool there) {
+    fake_lock();
+    fake.nics[nic].no_gid = !there;
+    fake_async(&fake.nics[nic], NULL, IBV_EVENT_GID_CHANGE, NULL);
+    fake_wake();
+    fake_unlock();
+}
+
 void fake_device_fatal(int nic) {
     fake_lock();
     fake_async(&fake.nics[nic], NULL, IBV_EVENT_DEVICE_FATAL, NULL);
