@@ -4,8 +4,9 @@
  * The job polls channel->fd itself, perhaps inside an epoll set, perhaps set to O_NONBLOCK, and the kernel
  * wants that very descriptor when a completion queue is made on it.  So the descriptor stays as it is, and
  * what makes it readable is a real event: a queue pair in ERR with a completion queue of its own on the job's
- * channel.  A receive posted there is flushed at once, link or no link, and rings.  ibv_get_cq_event() then
- * sees the bell's queue and names the job's instead.
+ * channel.  A send posted there is flushed at once, link or no link, and rings.  (A receive would not do:
+ * some drivers put it into shared memory only, and rxe looks there when a packet comes.)  ibv_get_cq_event()
+ * then sees the bell's queue and names the job's instead.
  */
 #include "deliver.h"
 
@@ -17,7 +18,7 @@ struct lp_bell {
     struct ibv_pd *pd;
     struct ibv_cq *cq;
     struct ibv_qp *qp; /* NULL: not made yet */
-    bool rung;         /* a receive is on its way to be flushed */
+    bool rung;         /* a send is on its way to be flushed */
     struct lp_queue *first, **last;
 };
 
@@ -58,7 +59,7 @@ static bool to_error(struct ibv_qp *qp) {
 static bool make(struct lp_bell *bell) {
     struct lp_context *context = bell->channel->context;
     struct ibv_qp_init_attr init = {
-        .cap = {.max_send_wr = 1, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+        .cap = {.max_send_wr = 4, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
         .qp_type = IBV_QPT_RC};
 
     if (bell->qp)
@@ -94,9 +95,9 @@ bool lp_bell_ready(struct lp_queue *queue) {
 /* bell->lock held. */
 static void pull(struct lp_bell *bell) {
     struct lp_context *context = bell->channel->context;
-    struct ibv_recv_wr *bad = NULL, wr = {.wr_id = 0};
+    struct ibv_send_wr *bad = NULL, wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
 
-    bell->rung = bell->qp && context->ops.post_recv(bell->qp, &wr, &bad) == 0;
+    bell->rung = bell->qp && context->ops.post_send(bell->qp, &wr, &bad) == 0;
 }
 
 void lp_bell_ring(struct lp_queue *queue) {

@@ -14,7 +14,7 @@ from linkpass_lab.guests.channel import GuestProcess
 from linkpass_lab.guests.clients import built
 from linkpass_lab.guests.faults import gid_of
 from linkpass_lab.guests.lab import GuestLab
-from linkpass_lab.guests.traffic import Arrivals, longest_gap
+from linkpass_lab.guests.traffic import Arrivals, Counting, longest_gap
 from linkpass_lab.guests.workloads import Place, Workload
 from linkpass_lab.lab import LabError
 
@@ -94,12 +94,12 @@ class Running:
     LabError if it can't even start, TooShortError when it had ended before the fault could strike.
     """
 
-    def __init__(self, lab: GuestLab, workload: Workload, where: Place) -> None:
+    def __init__(self, lab: GuestLab, workload: Workload, where: Place, arrivals: Counting | None = None) -> None:
+        """`arrivals` counts packets at the client; it is closed with the job."""
         self.lab, self.workload, self.where = lab, workload, where
         self.ends: dict[str, GuestProcess] = {}
         self.struck: float | None = None  # monotonic
-        self.arrivals = Arrivals(lab, where.client)
-        self.arrivals.__enter__()
+        self.arrivals: Counting = arrivals or Arrivals(lab, where.client).start()
         try:
             env = workload.env(where)
             if workload.server is not None:
@@ -151,7 +151,7 @@ class Running:
 
     def close(self) -> None:
         """End it, and stop watching."""
-        self.arrivals.__exit__()
+        self.arrivals.close()
         for process in self.ends.values():
             _finish(process)
 
@@ -188,7 +188,7 @@ def _listening(lab: GuestLab, guest: str, workload: Workload, server: GuestProce
         raise LabError(f"{workload.name}: its server doesn't listen; it said {_said(server)!r}")
 
 
-def _flowing(arrivals: Arrivals, ends: dict[str, GuestProcess]) -> None:
+def _flowing(arrivals: Counting, ends: dict[str, GuestProcess]) -> None:
     until = time.monotonic() + FLOWS
     while arrivals.total() < PACKETS:
         gone = [name for name, p in ends.items() if not p.running]

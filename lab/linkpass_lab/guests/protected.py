@@ -23,6 +23,7 @@ from linkpass_lab.guests import jobs, shim, workloads
 from linkpass_lab.guests.agents import GuestAgents
 from linkpass_lab.guests.jobs import Blow, Outcome, Running, TooShortError
 from linkpass_lab.guests.lab import GuestLab
+from linkpass_lab.guests.roce import RoceArrivals
 from linkpass_lab.lab import LabError
 from linkpass_topology.fabric import Fabric, grid
 
@@ -106,7 +107,8 @@ class ProtectedJob:
         self.seen = {h: bench.last_event(h) for h in (CLIENT, SERVER)}
         workload = workloads.every()[name]
         where = jobs.place(bench.lab, CLIENT, SERVER, workload, size=size, wrap=bench.wrap(debug), log=log)
-        self.running = Running(bench.lab, workload, where)
+        arrivals = RoceArrivals(bench.lab, CLIENT, bench.agents.asker(CLIENT).offset())
+        self.running = Running(bench.lab, workload, where, arrivals)
         self.protected_after: float | None = None
         self.why_not: dict[str, str] = {}
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from linkpass_lab.guests.lab import GuestLab
 from linkpass_lab.lab import LabError
@@ -16,8 +17,18 @@ NOISE = 2  # packets in that time that may be the network's own (ARP, neighbour 
 Seen = Sequence[tuple[float, int]]  # (monotonic, packets so far)
 
 
+class Counting(Protocol):
+    """Packets that arrive, counted over time (monotonic, s)."""
+
+    seen: list[tuple[float, int]]
+
+    def total(self) -> int: ...
+    def since(self, at: float) -> int: ...
+    def close(self) -> None: ...
+
+
 class Arrivals:
-    """Counts the packets that the switch sends to a guest's rail ports, ten times a second, while it is open."""
+    """Counts the packets that the switch sends to a guest's rail ports, ten times a second, from start to close."""
 
     def __init__(self, lab: GuestLab, guest: str) -> None:
         self._lab = lab
@@ -48,11 +59,13 @@ class Arrivals:
         """Packets since that time (monotonic)."""
         return self.total() - next((n for t, n in reversed(self.seen) if t <= at), 0)
 
-    def __enter__(self) -> "Arrivals":
+    def start(self) -> "Arrivals":
+        """Begin to look."""
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop."""
         self._stop.set()
         self._thread.join()
 
@@ -72,4 +85,4 @@ def longest_gap(seen: Seen, start: float, end: float) -> float:
             continue
         quiet_since = before if quiet_since is None else quiet_since
         longest = max(longest, min(at, end) - max(quiet_since, start))
-    return round(longest, 1)
+    return round(longest, 2)

@@ -94,6 +94,7 @@ void fake_tune(const struct fake_config *config) {
     fake.config.free_on_poll = config->free_on_poll;
     fake.config.retry_7_forever = config->retry_7_forever;
     fake.config.lying_psn = config->lying_psn;
+    fake.config.unseen_receives = config->unseen_receives;
     fake_unlock();
 }
 

@@ -33,6 +33,7 @@ struct fake_config {
                          */
     bool free_on_poll; /* a send queue slot is free when its completion was polled (mlx5), not before (rxe) */
     bool retry_7_forever; /* rxe: retry_cnt 7 means without end; else 7 retries, as the specification says */
+    bool unseen_receives; /* rxe: a receive posted in ERR isn't flushed until something else happens to it */
     bool lying_psn;       /* ibv_query_qp gives rq_psn 0: a driver that isn't to be trusted */
 };
 
@@ -46,8 +47,8 @@ FAKE_API struct fake_config fake_default_config(void);
  */
 FAKE_API bool fake_start(const struct fake_config *config);
 
-/* Change what can be changed while running: window, flush_at_once, free_on_poll, retry_7_forever, lying_psn.
- */
+/* Change what can be changed while running: window, flush_at_once, free_on_poll, retry_7_forever, lying_psn,
+ * unseen_receives. */
 FAKE_API void fake_tune(const struct fake_config *config);
 
 /* ---- moving

@@ -185,6 +185,7 @@ struct qp {
     uint64_t timer;                          /* 0: off */
     bool rnr_waiting;
     bool sq_drained_due;
+    bool unseen; /* receives that were posted in ERR */
 
     /* responder */
     struct rq rq;

@@ -127,6 +127,7 @@ int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_w
         result = errno;
     } else {
         result = rq_post(&qp->rq, wr, bad);
+        qp->unseen = ibv->state == IBV_QPS_ERR && fake.config.unseen_receives;
     }
     while (ibv->state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
         continue;

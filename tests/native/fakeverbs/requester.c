@@ -81,9 +81,12 @@ bool qp_flush_one(struct qp *qp) {
     if (qp->ibv.state != IBV_QPS_ERR)
         return false;
     if (qp->sq_count) {
+        qp->unseen = false;
         retire_head(qp, IBV_WC_WR_FLUSH_ERR);
         return true;
     }
+    if (qp->unseen)
+        return false;
     if (qp->has_rwqe) {
         rwqe = qp->rwqe;
         qp->has_rwqe = false;
