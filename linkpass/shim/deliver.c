@@ -1,5 +1,6 @@
 #include "deliver.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,12 +306,23 @@ static int poll_sources(struct lp_queue *queue, int room, struct ibv_wc *wc) {
     return done;
 }
 
+/* A job that spins takes the lock again before a thread that it woke gets to run: on a busy processor for
+ * ever. */
+static bool yields(struct lp_queue *queue) {
+    if (!atomic_load_explicit(&queue->wanted, memory_order_relaxed))
+        return false;
+    sched_yield();
+    return atomic_load_explicit(&queue->wanted, memory_order_relaxed) != 0;
+}
+
 int lp_deliver_poll(struct lp_cq *cq, int count, struct ibv_wc *wc) {
     struct lp_queue *queue = lp_queue_of(cq);
 
     if (!queue || !atomic_load_explicit(&queue->lanes, memory_order_relaxed))
         return cq->real_poll(cq->real, count, wc);
     look_at_page();
+    if (yields(queue))
+        return 0;
     pthread_mutex_lock(&queue->poll_lock);
     int done = waiting(queue) ? pop(queue, count, wc) : 0;
     int found = done < count ? cq->real_poll(cq->real, count - done, wc + done) : 0;
@@ -328,7 +340,9 @@ void lp_deliver_pump(struct lp_queue *queue) {
     struct ibv_wc wc[LP_BATCH];
     int found;
 
+    atomic_fetch_add(&queue->wanted, 1);
     pthread_mutex_lock(&queue->poll_lock);
+    atomic_fetch_sub(&queue->wanted, 1);
     while ((found = queue->cq->real_poll(queue->cq->real, LP_BATCH, wc)) > 0)
         (void)take_all(queue, &queue->halves, found, wc, false);
     for (uint32_t i = 0; i < queue->source_count; i++)

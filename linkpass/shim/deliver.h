@@ -16,6 +16,7 @@ struct lp_queue {
     uint32_t forks;
     _Atomic uint32_t lanes; /* that report here */
     pthread_mutex_t poll_lock;
+    _Atomic uint32_t wanted; /* threads that wait for it to pump: polls must not starve them */
     struct lp_map halves; /* number of the job's own queue pair + 1 -> struct lp_half */
     struct lp_source *sources[LP_SOURCES];
     _Atomic uint32_t source_count;

@@ -62,6 +62,14 @@ static void trace(const struct lp_lane *lane, const char *what, uint32_t actions
     fputc('\n', stderr);
 }
 
+/* Doubles with each path that brought no answer: only LP_MARKS of them can be left unsettled, and a peer may
+ * be silent for long without being gone. */
+static uint64_t patience(const struct lp_lane *lane) {
+    const uint32_t unsettled = lane->conn.mig.mark_count;
+
+    return lp_engine.attempt_ns << (unsettled > 1 ? (unsettled < 5 ? unsettled - 1 : 4) : 0);
+}
+
 void lp_engine_act(struct lp_lane *lane, uint32_t actions) {
     if (lp_debug && actions)
         trace(lane, "act", actions);
@@ -95,7 +103,7 @@ void lp_engine_act(struct lp_lane *lane, uint32_t actions) {
             lane->settled_ns = now;
         }
         if (actions & LP_DO_ATTEMPT)
-            lane->attempt_at = now + lp_engine.attempt_ns;
+            lane->attempt_at = now + patience(lane);
         if (actions & LP_DO_RESUME) {
             lane->resuming = true;
             lane->give_up_at = lane->attempt_at = 0;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -300,6 +301,28 @@ static void completions_that_came_at_once_have_an_event_each(void) {
     done(pair);
 }
 
+/* One processor for all threads, and a job that never sleeps. */
+static void job_that_spins_lets_its_move_go_on(void) {
+    const struct pair_options options = {.timeout = 20, .retry = 7};
+    cpu_set_t one;
+    struct ibv_wc wc = {0};
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    CHECK_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+
+    cut_rail_0(true);
+    CHECK_EQ(post(&pair->b, &pair->a, IBV_WR_RDMA_WRITE, 9, 0, 4096, 64, 0), 0);
+    agent_page_state("fake_h1r0", LP_NIC_DOWN);
+    const time_t end = time(NULL) + 10;
+    while (!next_wc(pair->b.send_cq, &wc) && time(NULL) < end)
+        continue;
+    CHECK_EQ(wc.wr_id, 9);
+    CHECK_EQ(wc.status, IBV_WC_SUCCESS);
+    done(pair);
+}
+
 static void order_moves_a_healthy_connection(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -474,6 +497,7 @@ static const struct test tests[] = {
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),
     TEST(completions_that_came_at_once_have_an_event_each),
+    TEST(job_that_spins_lets_its_move_go_on),
     TEST(order_moves_a_healthy_connection),
     TEST(job_that_moves_to_err_gets_flushes_only),
     TEST(without_an_agent_the_original_error_comes_at_once),
