@@ -65,7 +65,7 @@ static void trace(const struct lp_lane *lane, const char *what, uint32_t actions
 /* Doubles with each path that brought no answer: only LP_MARKS of them can be left unsettled, and a peer may
  * be silent for long without being gone. */
 static uint64_t patience(const struct lp_lane *lane) {
-    const uint32_t unsettled = lane->conn.mig.mark_count;
+    const uint32_t unsettled = lane->conn.mig.role == LP_LEADER ? lane->conn.mig.mark_count : 0;
 
     return lp_engine.attempt_ns << (unsettled > 1 ? (unsettled < 5 ? unsettled - 1 : 4) : 0);
 }
