@@ -177,7 +177,8 @@ struct lp_conn_state {
 
 enum lp_spare_flags {
     LP_SPARE_PSN_UNTRUSTED = 1, /* as LP_CONN_PSN_UNTRUSTED, told to the peer */
-    LP_SPARE_PROVEN = 2         /* it has carried data both ways: the half is told again with this flag */
+    LP_SPARE_PROVEN = 2,        /* it has carried data both ways: the half is told again with this flag */
+    LP_SPARE_NO_WRITES = 4      /* the sender's job lets nobody write: not even an empty WRITE is taken */
 };
 
 /* Half of a spare queue pair. `mail` and `keys` lie in the sender's memory, registered on the spare's device:

@@ -44,6 +44,7 @@ struct lp_hooks {
     void (*channel_created)(struct lp_channel *channel);
     void (*channel_destroying)(struct lp_channel *channel);
     void (*channel_kept)(struct lp_channel *channel);
+    int (*more_cqe)(void); /* entries that completion queues shall have beyond what the job asks for */
     void (*cq_created)(struct lp_cq *cq);
     void (*cq_destroying)(struct lp_cq *cq);
     void (*cq_kept)(struct lp_cq *cq);
@@ -70,7 +71,6 @@ struct lp_hooks {
 
     int (*modify_qp)(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
     int (*query_qp)(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
-    int (*resize_cq)(struct lp_cq *cq, int cqe);
     int (*modify_srq)(struct lp_srq *srq, struct ibv_srq_attr *attr, int mask);
     int (*get_cq_event)(struct lp_channel *channel, struct ibv_cq **cq, void **cq_context);
     void (*ack_cq_events)(struct lp_cq *cq, unsigned int count);

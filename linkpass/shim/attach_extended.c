@@ -41,7 +41,12 @@ static struct ibv_qp *lp_open_qp(struct ibv_context *real, struct ibv_qp_open_at
 static struct ibv_cq_ex *lp_create_cq_ex(struct ibv_context *real, struct ibv_cq_init_attr_ex *attr) {
     LP_CONTEXT_OR_FAIL(real)
     const bool outermost = lp_enter();
+    const uint32_t more = outermost && attr->cqe && lp_hooks->more_cqe ? (uint32_t)lp_hooks->more_cqe() : 0;
+    attr->cqe += more;
     struct ibv_cq_ex *cq = context->create_cq_ex(real, attr);
+    attr->cqe -= more;
+    if (!cq && more)
+        cq = context->create_cq_ex(real, attr);
     lp_leave();
     if (cq && outermost)
         (void)lp_made_cq(ibv_cq_ex_to_cq(cq), true);

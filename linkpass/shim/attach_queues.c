@@ -47,18 +47,30 @@ struct ibv_comp_channel *lp_hook_ibv_create_comp_channel(struct ibv_context *con
     return real;
 }
 
+/* Some programs make them for exactly what they post.  The larger one is tried first. */
+static int with_more(int cqe) {
+    return lp_hooks->more_cqe ? cqe + lp_hooks->more_cqe() : cqe;
+}
+
 struct ibv_cq *lp_hook_ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
                                      struct ibv_comp_channel *channel, int vector) {
     const bool outermost = lp_enter();
-    struct ibv_cq *cq = LP_REAL(ibv_create_cq)(context, cqe, cq_context, channel, vector);
+    struct ibv_cq *cq = NULL;
+
+    if (outermost && cqe > 0)
+        cq = LP_REAL(ibv_create_cq)(context, with_more(cqe), cq_context, channel, vector);
+    if (!cq)
+        cq = LP_REAL(ibv_create_cq)(context, cqe, cq_context, channel, vector);
     lp_leave();
     return outermost ? lp_made_cq(cq, false) : cq;
 }
 
 int lp_hook_ibv_resize_cq(struct ibv_cq *real, int cqe) {
     struct lp_cq *cq = lp_enter() ? lp_cq_of(real) : NULL;
-    int result = cq && lp_hooks->resize_cq ? lp_hooks->resize_cq(cq, cqe) : LP_REAL(ibv_resize_cq)(real, cqe);
+    int result = cq && cqe > 0 ? LP_REAL(ibv_resize_cq)(real, with_more(cqe)) : -1;
 
+    if (result)
+        result = LP_REAL(ibv_resize_cq)(real, cqe);
     lp_leave();
     return result;
 }

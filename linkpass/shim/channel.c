@@ -223,7 +223,7 @@ static void take_order(const struct lp_order *order) {
         pthread_mutex_lock(&lane->lock);
         const bool here = order->conn || (!strcmp(lp_lane_device(lane, &port), (const char *)order->device) &&
                                           port == order->port);
-        if (here && lane->covered && !lane->plain && !lane->failing)
+        if (here && lane->covered && !lane->plain && !lane->failing && lp_lane_may_hold(lane))
             lp_engine_act(lane, lp_conn_order(&lane->conn, order->spare));
         pthread_mutex_unlock(&lane->lock);
     }
@@ -235,7 +235,9 @@ static void take_relay(const struct lp_relay *relay) {
     if (!lane)
         return;
     pthread_mutex_lock(&lane->lock);
-    if (lane->covered && !lane->plain)
+    const bool advice =
+        relay->tell.kind == LP_TELL_PREP || (relay->tell.kind == LP_TELL_NEED && !relay->tell.hard);
+    if (lane->covered && !lane->plain && !(advice && !lp_lane_may_hold(lane)))
         lp_engine_act(lane, lp_conn_tell(&lane->conn, &relay->who, &relay->tell));
     pthread_mutex_unlock(&lane->lock);
 }

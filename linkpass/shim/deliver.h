@@ -14,10 +14,12 @@ struct lp_bell;
 struct lp_queue {
     struct lp_cq *cq;
     uint32_t forks;
-    _Atomic uint32_t lanes; /* that report here */
+    _Atomic uint32_t lanes;    /* that report here */
+    _Atomic uint32_t promised; /* completions that all its queue pairs may have waiting */
+    _Atomic bool crowded;      /* there are queue pairs of which nothing is known */
     pthread_mutex_t poll_lock;
     _Atomic uint32_t wanted; /* threads that wait for it to pump: polls must not starve them */
-    struct lp_map halves; /* number of the job's own queue pair + 1 -> struct lp_half */
+    struct lp_map halves;    /* number of the job's own queue pair + 1 -> struct lp_half */
     struct lp_source *sources[LP_SOURCES];
     _Atomic uint32_t source_count;
     _Atomic uint32_t open; /* halves of sources that an epoch runs on */

@@ -12,7 +12,9 @@
 #include "spare.h"
 
 enum {
-    NAP_NS = 100000,          /* while queues are being drained */
+    NAP_NS = 100000,       /* while queues are being drained */
+    HOLD_NAP_NS = 1000000, /* while requests that can't be settled are waited for */
+    DRAIN_AGAIN_NS = 20000000,
     KEYS_NS = 2000000000,     /* how long a key of the peer may be missing */
     FAIL_DRAIN_NS = 500000000 /* how long a connection that fails is drained */
 };
@@ -114,7 +116,7 @@ void lp_engine_act(struct lp_lane *lane, uint32_t actions) {
             lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = false;
         }
         if (actions & LP_DO_MARK)
-            lane->marking = true;
+            lane->marking = !lane->peer_no_writes; /* else their own completions tell: lp_lane_may_hold */
         if (actions & LP_DO_CLOSE) {
             lane->closing = true;
             lane->give_up_at = lane->attempt_at = 0;
@@ -161,8 +163,12 @@ static bool drain(struct lp_lane *lane, bool *hopeless) {
         }
         *hopeless = *hopeless || !half->in_error;
     }
-    if (half->in_error && !half->drain_posted)
-        half->drain_posted = lp_post_marker(half, LP_WR_ID(LP_KIND_DRAIN, 0)) == 0;
+    /* Again if it doesn't come: its completion may have been lost in an overrun queue.  Whichever comes last
+     * is behind all of the job's. */
+    const uint64_t now = lp_now_ns();
+    if (half->in_error && !half->drained && (!half->drain_at || now - half->drain_at > DRAIN_AGAIN_NS) &&
+        !lp_post_marker(half, LP_WR_ID(LP_KIND_DRAIN, 0)))
+        half->drain_at = now;
     return half->drained && half->recvs_out == 0;
 }
 
@@ -357,6 +363,8 @@ static uint64_t follow_page(struct lp_lane *lane, uint64_t now) {
         return lane->order_at - now;
     if (best == LP_SPARES && lane->conn.mig.role == LP_LEADER)
         return UINT64_MAX;
+    if (!lp_lane_may_hold(lane))
+        return UINT64_MAX;
     lane->order_at = now + lp_engine.attempt_ns;
     lp_engine_act(lane, lp_conn_order(&lane->conn, best));
     return lp_engine.attempt_ns;
@@ -435,7 +443,8 @@ static void tell_state(struct lp_lane *lane) {
 uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
     if (!lane->connected || lane->plain)
         return UINT64_MAX;
-    if (is_busy(lane) || reads_keys(lane))
+    /* In HOLD completions are waited for that the job may have no reason to poll for. */
+    if (is_busy(lane) || reads_keys(lane) || lane->conn.mig.state == LP_HOLD)
         pump(lane);
     lp_spare_look(lane);
     pthread_mutex_lock(&lane->lock);
@@ -454,6 +463,8 @@ uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
     const bool busy = is_busy(lane) || reads_keys(lane);
     const bool flows = lane->conn.mig.state == LP_ACTIVE && !busy;
     const bool fenced = lane->conn.mig.state == LP_FENCED;
+    if (lane->conn.mig.state == LP_HOLD && next > HOLD_NAP_NS)
+        next = HOLD_NAP_NS;
     const bool closes = lane->closing && (lane->failed || !lane->failing);
     tell_state(lane);
     pthread_mutex_unlock(&lane->lock);

@@ -46,6 +46,8 @@ enum { LP_MAILS_PER_ROUND = 3 /* PROBE, ECHO, and OFFER or ACCEPT */ };
 #define LP_PASSIVE_NS UINT64_C(500000000)
 /* Slots of a send queue beyond the job's: mails, markers, READs of keys. */
 enum { LP_OWN_SLOTS = 16 };
+/* Entries of the job's completion queues beyond what it asked for. */
+enum { LP_MORE_CQE = 128 };
 
 enum lp_stage {
     LP_STAGE_MADE = 1, /* INIT, told to the agent */
@@ -70,7 +72,8 @@ struct lp_half {
     uint32_t epoch; /* when open */
     uint8_t id;     /* of the spare; LP_SPARES: the job's own */
     uint8_t stage;  /* enum lp_stage */
-    bool in_error, drain_posted, drained;
+    bool in_error, drained;
+    uint64_t drain_at;  /* ns: when the drain marker was posted last, 0: not yet */
     bool overrun;       /* its completion queue lost something */
     uint32_t recvs_out; /* receives posted whose completion wasn't seen */
 
@@ -118,6 +121,8 @@ struct lp_lane {
     bool failing, failed;     /* FAIL was said; its errors may be handed out */
     bool fencing, replaying, resuming, marking, opening, closing;
     bool wants_keys;       /* a post waits for a key of the peer */
+    bool unsignaled;       /* requests that can't be settled were posted without a completion to come */
+    bool peer_no_writes;   /* LP_SPARE_NO_WRITES */
     _Atomic uint32_t todo; /* enum lp_action from polls */
     _Atomic bool dirty;    /* the keeper should look */
     uint64_t give_up_at, attempt_at, keys_until, order_at, fail_at, look_at; /* ns, 0: off */
@@ -167,6 +172,10 @@ int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 struct lp_lane *lp_lane_by_id(uint64_t id);
 /* A passive lane: the first PSN that it would send, as its peer was told by the job.  engine.lock held. */
 void lp_lane_adopt(struct lp_lane *lane, uint32_t local_psn);
+/* May it be asked to hold new requests until none is left that can't be settled?  Where those have no
+ * completion of their own and the peer takes no marker behind them, it would wait for ever.  lane->lock held.
+ */
+bool lp_lane_may_hold(struct lp_lane *lane);
 /* NIC and port of the path in use. */
 const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port);
 

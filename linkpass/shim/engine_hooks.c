@@ -128,6 +128,11 @@ static void context_created(struct lp_context *context) {
     lp_engine_start();
 }
 
+/* Flushed requests and what this library posts behind them must not overrun a queue made for less. */
+static int more_cqe(void) {
+    return lp_engine.covers ? LP_MORE_CQE : 0;
+}
+
 /* What the job left open goes with the device. */
 static void context_destroying(struct lp_context *context) {
     struct lp_qp *left;
@@ -154,6 +159,7 @@ static const struct lp_hooks hooks = {
     .mr_kept = lp_keys_mr_created,
     .channel_created = lp_bell_channel_created,
     .channel_destroying = lp_bell_channel_destroying,
+    .more_cqe = more_cqe,
     .cq_created = lp_deliver_cq_created,
     .cq_destroying = lp_deliver_cq_destroying,
     .qp_created = lp_lane_qp_created,

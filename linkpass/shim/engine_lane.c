@@ -23,6 +23,14 @@ const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port) {
     return own ? lane->qp->context->name : lane->now->reserve->nic->name;
 }
 
+bool lp_lane_may_hold(struct lp_lane *lane) {
+    const bool trusted = lane->conn.psn_trusted && !lane->conn.peer_untrusted;
+
+    if (!lane->peer_no_writes)
+        return true;
+    return trusted && (!lane->unsignaled || !atomic_load(&lane->conn.sends->fragile));
+}
+
 struct lp_lane *lp_lane_by_id(uint64_t id) {
     struct lp_lane *lane = lp_engine.lanes;
 
@@ -110,8 +118,15 @@ void lp_lane_qp_created(struct lp_qp *qp) {
         why = LP_WHY_MEMORY;
     }
     lp_why_count(why);
-    if (why)
+    if (why) {
+        if (send)
+            atomic_store(&send->crowded, true);
+        if (recv)
+            atomic_store(&recv->crowded, true);
         return;
+    }
+    atomic_fetch_add(&send->promised, qp->cap.max_send_wr);
+    atomic_fetch_add(&recv->promised, qp->cap.max_recv_wr);
     pthread_mutex_init(&lane->lock, NULL);
     lane->qp = qp;
     lane->send_queue = send;
@@ -163,6 +178,8 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     }
     pthread_mutex_unlock(&lp_engine.lock);
     lp_engine_wake();
+    atomic_fetch_sub(&lane->send_queue->promised, qp->cap.max_send_wr);
+    atomic_fetch_sub(&lane->recv_queue->promised, qp->cap.max_recv_wr);
     pthread_mutex_destroy(&lane->lock);
     lp_batch_free(atomic_load(&lane->batch));
     free(lane->send_block);
@@ -287,7 +304,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
                                          cap->max_inline_data);
     lane->conn.recvs = lp_recv_ring_init(lane->recv_block, lane->conn.recvs->max_wr, cap->max_recv_sge);
     own_half(lane);
-    lane->passive = lane->adopted = false;
+    lane->passive = lane->adopted = lane->unsignaled = lane->peer_no_writes = false;
     lane->announced = lane->up = lane->covered = lane->dead = lane->failing = lane->failed = false;
     lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = lane->closing = false;
     lane->give_up_at = lane->attempt_at = lane->keys_until = lane->order_at = lane->triggered_ns = 0;

@@ -122,7 +122,7 @@ enum lp_posting lp_post_entry(struct lp_half *half, uint32_t token) {
 
     if (entry->op == LP_OP_OPAQUE || entry->op == LP_OP_LOCAL || entry->sge_count > LP_MAX_SGE)
         return LP_POSTING_FAILED;
-    if (lp_send_must_signal(entry))
+    if (lp_send_must_signal(entry) || entry->op == LP_OP_ATOMIC) /* spares' queues have room for all */
         wr.send_flags |= IBV_SEND_SIGNALED;
     if (entry->flags & LP_SEND_FENCE)
         wr.send_flags |= IBV_SEND_FENCE;
@@ -171,9 +171,25 @@ int lp_post_marker(struct lp_half *half, uint64_t wr_id) {
 /* ---- the job's calls
  * ------------------------------------------------------------------------------------ */
 
-static int post_now(struct lp_lane *lane, const struct ibv_send_wr *job, uint32_t token) {
+/* Requests that can't be settled must be known to be over: by a completion of their own, where the queue has
+ * room for one more of each.  The job sees those that it asked for. */
+static unsigned int signal_for(struct lp_lane *lane, const struct lp_send *send) {
+    struct lp_queue *queue = lane->send_queue;
+
+    if (send->op != LP_OP_ATOMIC || (send->flags & LP_SEND_SIGNALED))
+        return 0;
+    if (!atomic_load_explicit(&queue->crowded, memory_order_relaxed) &&
+        atomic_load_explicit(&queue->promised, memory_order_relaxed) <= (uint32_t)queue->cq->real->cqe)
+        return IBV_SEND_SIGNALED;
+    lane->unsignaled = true;
+    return 0;
+}
+
+static int post_now(struct lp_lane *lane, const struct ibv_send_wr *job, const struct lp_send *send,
+                    uint32_t token) {
     if (lane->now == &lane->own) {
         struct ibv_send_wr wr = *job;
+        wr.send_flags |= signal_for(lane, send);
         wr.wr_id = LP_WR_ID(LP_KIND_SEND, token);
         wr.next = NULL;
         int result = send_real(&lane->own, &wr);
@@ -215,7 +231,7 @@ static int post_one(struct lp_lane *lane, const struct ibv_send_wr *wr) {
         return EOPNOTSUPP;
     switch (lp_conn_post_send(&lane->conn, &send, &token)) {
     case LP_POST_NOW: {
-        int result = post_now(lane, wr, token);
+        int result = post_now(lane, wr, &send, token);
         if (result != EAGAIN)
             return result;
         lp_conn_unpost_send(&lane->conn, token);

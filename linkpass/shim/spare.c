@@ -245,6 +245,7 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
     struct lp_nic *nic = lp_nic_of((const char *)want->device);
     struct lp_half *half = nic ? calloc(1, sizeof(*half)) : NULL;
     union ibv_gid gid;
+    uint16_t flags = 0;
     uint8_t index;
 
     if (!half || !find_gid(lane, nic->context, want->port, &gid, &index)) {
@@ -262,6 +263,10 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
     }
     (void)lp_keys_catch_up(half->reserve);
     half->nonce = random_bits();
+    if (!lp_spare_psn_trusted(nic->context))
+        flags |= LP_SPARE_PSN_UNTRUSTED;
+    if (!(lane->attr.qp_access_flags & IBV_ACCESS_REMOTE_WRITE))
+        flags |= LP_SPARE_NO_WRITES;
     half->mine = (struct lp_spare){.mail_addr = (uintptr_t)half->block,
                                    .keys_addr = (uintptr_t)half->reserve->table,
                                    .mail_rkey = half->block_mr->rkey,
@@ -270,7 +275,7 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
                                    .psn = random_bits() & LP_PSN_MASK,
                                    .mtu = (uint8_t)lp_spare_active_mtu(nic->context, want->port),
                                    .id = want->id,
-                                   .flags = lp_spare_psn_trusted(nic->context) ? 0 : LP_SPARE_PSN_UNTRUSTED,
+                                   .flags = flags,
                                    .round = want->round};
     memcpy(half->mine.gid, gid.raw, sizeof(half->mine.gid));
     half->sgid_index = index;
@@ -397,6 +402,7 @@ void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
         spare->qpn == 0 || spare->qpn > LP_PSN_MASK || spare->psn > LP_PSN_MASK)
         return;
     half->peer = *spare;
+    lane->peer_no_writes = (spare->flags & LP_SPARE_NO_WRITES) != 0;
     const bool joined = join(half);
     pthread_mutex_lock(&lane->lock);
     half->stage = joined ? LP_STAGE_JOINED : LP_STAGE_BROKEN;

@@ -185,6 +185,58 @@ static void end_that_never_sends_moves_as_well(void) {
     done(pair);
 }
 
+/* A peer that lets nobody write takes no marker behind atomics: they must tell for themselves. */
+static void atomics_without_completions_of_their_own_are_waited_for(void) {
+    const struct pair_options options = {
+        .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, .passive_b = true, .retry = 7};
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+    uint64_t *word = (uint64_t *)(void *)(pair->b.memory + 4096);
+
+    *word = 40;
+    cut_rail_0(true);
+    for (int i = 0; i < 4; i++) {
+        struct ibv_sge sge = {.addr = (uintptr_t)pair->a.memory, .length = 8, .lkey = pair->a.mr->lkey};
+        struct ibv_send_wr *bad, wr = {.wr_id = 70 + (uint64_t)i,
+                                       .sg_list = &sge,
+                                       .num_sge = 1,
+                                       .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                       .send_flags = i == 1 ? IBV_SEND_SIGNALED : 0};
+        wr.wr.atomic.remote_addr = (uintptr_t)word;
+        wr.wr.atomic.rkey = pair->b.mr->rkey;
+        wr.wr.atomic.compare_add = 1;
+        CHECK_EQ(ibv_post_send(pair->a.qp, &wr, &bad), 0);
+    }
+    agent_page_state("fake_h0r0", LP_NIC_DOWN);
+    nap_ms(50);
+    expect_none(pair->a.send_cq);
+    CHECK(!has_moved());
+    cut_rail_0(false);
+    wait_wc(pair->a.send_cq, 71, IBV_WC_SUCCESS);
+    CHECK(within(has_moved, 10000));
+    CHECK_EQ(__atomic_load_n(word, __ATOMIC_SEQ_CST), 44);
+    expect_none(pair->a.send_cq);
+    done(pair);
+}
+
+/* A completion queue with room for exactly what the job posts: flushes and our marker come on top. */
+static void queue_made_to_measure_has_room_for_a_fence(void) {
+    const struct pair_options options = {.cqe = 1, .send_wr = 1, .timeout = 20, .retry = 7};
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+
+    for (int i = 0; i < 3; i++) {
+        cut_rail_0(i == 0);
+        fake_cut(1, 3, i == 1 ? FAKE_ALL : 0);
+        CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, (uint64_t)i, 0, 4096, 64, 0), 0);
+        agent_page_state("fake_h0r0", i == 0 ? LP_NIC_DOWN : LP_NIC_UP);
+        agent_page_state("fake_h0r1", i == 1 ? LP_NIC_DOWN : LP_NIC_UP);
+        wait_wc(pair->a.send_cq, (uint64_t)i, IBV_WC_SUCCESS);
+        CHECK(within(agent_all_ready, 20000));
+    }
+    done(pair);
+}
+
 /* B's address moves: B can answer no more, has nothing to send that would fail, and A tries for very long. */
 static void lost_gid_of_an_end_that_only_answers_moves_both(void) {
     const struct pair_options options = {.passive_b = true, .timeout = 20, .retry = 7};
@@ -493,6 +545,8 @@ static const struct test tests[] = {
     TEST(lost_acknowledgements_repeat_no_atomic_and_no_send),
     TEST(atomic_whose_result_was_lost_is_an_error),
     TEST(end_that_never_sends_moves_as_well),
+    TEST(atomics_without_completions_of_their_own_are_waited_for),
+    TEST(queue_made_to_measure_has_room_for_a_fence),
     TEST(lost_gid_of_an_end_that_only_answers_moves_both),
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),
