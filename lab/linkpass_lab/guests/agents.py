@@ -99,12 +99,14 @@ class GuestAgents(Agents):
         found: list[dict[str, Any]] = self.asker(host).ask(f"/v1/events?since={number}&limit=1000")
         return found
 
-    def end(self, host: str, number: int = 9) -> None:
+    def signal(self, host: str, number: int) -> None:
         """Send the agent itself a signal, in its guest."""
-        what = f"{sys.executable} -m linkpass_agent"
-        self.guests.run(host, ["pkill", f"-{number}", "-f", "--", what])
-        if number == 9:
-            self._running.pop(host).wait(10.0)
+        self.guests.run(host, ["pkill", f"-{number}", "-f", "--", f"{sys.executable} -m linkpass_agent"])
+
+    def end(self, host: str) -> None:
+        """SIGKILL to the agent itself: nothing of it is left to tidy up."""
+        self.signal(host, 9)
+        self._running.pop(host).wait(10.0)
 
     def close(self) -> None:
         """Stop agents and askers."""

@@ -12,7 +12,7 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from linkpass_lab.guests.agents import GuestAgents
 from linkpass_lab.guests.jobs import Blow, Outcome, Running, TooShortError
 from linkpass_lab.guests.lab import GuestLab
 from linkpass_lab.guests.roce import RoceArrivals
+from linkpass_lab.guests.workloads import Workload
 from linkpass_lab.lab import LabError
 from linkpass_topology.fabric import Fabric, grid
 
@@ -102,11 +103,19 @@ def verdict(outcome: Outcome, protected: bool) -> str:
 class ProtectedJob:
     """A job that runs. `close` ends it."""
 
-    def __init__(self, bench: "Protected", name: str, size: float, debug: bool, log: Path | None) -> None:
-        self.bench, self.name, self.debug, self.log = bench, name, debug, log
+    def __init__(
+        self, bench: "Protected", workload: Workload, size: float, debug: bool, log: Path | None, bare: str = ""
+    ) -> None:
+        self.bench, self.name, self.debug, self.log = bench, workload.name, debug, log
         self.seen = {h: bench.last_event(h) for h in (CLIENT, SERVER)}
-        workload = workloads.every()[name]
         where = jobs.place(bench.lab, CLIENT, SERVER, workload, size=size, wrap=bench.wrap(debug), log=log)
+        plain = replace(where, wrap=())
+        if bare == CLIENT:
+            argv = workload.client
+            workload = replace(workload, client=lambda _: argv(plain))
+        elif bare == SERVER and workload.server is not None:
+            listen = workload.server
+            workload = replace(workload, server=lambda _: listen(plain))
         arrivals = RoceArrivals(bench.lab, CLIENT, bench.agents.asker(CLIENT).offset())
         self.running = Running(bench.lab, workload, where, arrivals)
         self.protected_after: float | None = None
@@ -239,11 +248,14 @@ class Protected:
         run = (python, "-m", "linkpass.run", "run", "--socket", socket, "--")
         return ("env", *(f"{k}={v}" for k, v in told.items()), *run)
 
-    def start(self, name: str, *, size: float = 2.0, debug: bool = False) -> ProtectedJob:
-        """Start a workload. LabError if it can't."""
+    def start(
+        self, workload: str | Workload, *, size: float = 2.0, debug: bool = False, bare: str = ""
+    ) -> ProtectedJob:
+        """Start a workload; `bare` names an end that runs without `linkpass run`. LabError if it can't."""
         self._runs += 1
-        log = self.lab.folder / f"completions-{self._runs}" if workloads.every()[name].own else None
-        return ProtectedJob(self, name, size, debug, log)
+        chosen = workloads.every()[workload] if isinstance(workload, str) else workload
+        log = self.lab.folder / f"completions-{self._runs}" if chosen.own else None
+        return ProtectedJob(self, chosen, size, debug, log, bare)
 
     def run(
         self,

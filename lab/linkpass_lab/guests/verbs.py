@@ -1,4 +1,4 @@
-"""The verbs of `linkpass-lab` that only guests have: `prepare`, `workloads`, `job`, `baseline`, `matrix`."""
+"""The verbs of `linkpass-lab` that only guests have: `prepare`, `workloads`, `job`, `baseline`, `matrix`, `trial`."""
 
 import argparse
 import json
@@ -46,6 +46,7 @@ def add_verbs(verbs: "Verbs") -> None:
     base.add_argument("--render", action="store_true", help="only make the page from the results again")
     base.set_defaults(do=baseline)
     _add_matrix(verbs)
+    _add_trial(verbs)
 
 
 def _add_matrix(verbs: "Verbs") -> None:
@@ -58,6 +59,45 @@ def _add_matrix(verbs: "Verbs") -> None:
     mat.add_argument("--page", type=Path, metavar="FILE", help="default: docs/matrix.md")
     mat.add_argument("--render", action="store_true", help="only make the page from the results again")
     mat.set_defaults(do=matrix_)
+
+
+def _add_trial(verbs: "Verbs") -> None:
+    one = verbs.add_parser(
+        "trial", help="what must hold beyond single faults: repeated faults, drain, killed agents, ..."
+    )
+    one.add_argument("names", nargs="+", metavar="NAME", help="as in guests/trials.py, or `all`")
+    one.add_argument("--repeat", type=int, default=1, metavar="N", help="times each")
+    one.add_argument("--count", type=int, metavar="N", help="faults in a row, or queue pairs a process")
+    one.add_argument("--seed", type=int, default=1, metavar="N", help="of the first; each further one has the next")
+    one.add_argument("--results", type=Path, metavar="FILE", help="a JSON line for each is added to it")
+    one.set_defaults(do=trial)
+
+
+def trial(options: argparse.Namespace) -> int:
+    """Run trials in one lab; 1 if one doesn't hold."""
+    import random
+
+    from linkpass_lab.guests import trials
+    from linkpass_lab.guests.protected import Protected
+
+    known = list(trials.TRIALS)
+    names = known if options.names == ["all"] else chosen(options.names, known, "trial")
+    failed = 0
+    with Protected.up(label="trial", say=_stamped) as bench:
+        for seed in range(options.seed, options.seed + options.repeat):
+            for name in names:
+                do, count = trials.TRIALS[name]
+                try:
+                    found = do(bench, random.Random(f"{name} {seed}"), options.count or count)
+                except LabError as e:
+                    found = trials.Outcome(name, f"not run: {e}")
+                failed += not found.holds
+                row = {"trial": name, "seed": seed, "problem": found.problem, **found.figures}
+                _stamped(json.dumps(row))
+                if options.results is not None:
+                    with options.results.open("a") as file:
+                        file.write(json.dumps({**row, "results": found.results}) + "\n")
+    return 1 if failed else 0
 
 
 def prepare(options: argparse.Namespace) -> int:

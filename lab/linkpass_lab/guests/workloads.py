@@ -148,9 +148,11 @@ def _mpi() -> Workload:
     )
 
 
-def _own(name: str, text: str, options: list[str]) -> Workload:
+def own(name: str, text: str, *options: str, port: int = PERFTEST_PORT) -> Workload:
+    """rcflow or ncclflow with other options of the client's, or on another TCP port."""
+
     def argv(place: Place, gid: int) -> list[str]:
-        return [*place.wrap, str(place.clients / name), "-d", place.device, "-x", str(gid)]
+        return [*place.wrap, str(place.clients / name), "-d", place.device, "-x", str(gid), "-p", str(port)]
 
     def log(place: Place) -> list[str]:
         return ["--log", str(place.log)] if place.log else []
@@ -160,7 +162,7 @@ def _own(name: str, text: str, options: list[str]) -> Workload:
         text,
         lambda p: argv(p, p.gid),
         lambda p: [*argv(p, p.client_gid), *options, *log(p), "-D", str(6 * p.size), p.server_management],
-        PERFTEST_PORT,
+        port,
         results.flow,
         own=True,
     )
@@ -182,7 +184,7 @@ def every() -> dict[str, Workload]:
         _ucx("ucx tag", "tag_bw", "UCX tag matching, 64 KiB"),
         _ucx("ucx stream", "stream_bw", "UCX stream, 64 KiB"),
         _mpi(),
-        _own("rcflow", "all RC operations mixed, every byte and completion checked", []),
-        _own("ncclflow", "NCCL's pattern: clear-to-send, WRITE_WITH_IMM, flush; checksummed", []),
+        own("rcflow", "all RC operations mixed, every byte and completion checked"),
+        own("ncclflow", "NCCL's pattern: clear-to-send, WRITE_WITH_IMM, flush; checksummed"),
     ]
     return {w.name: w for w in listed}
