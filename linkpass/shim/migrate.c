@@ -27,7 +27,7 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] = {
     [LP_LEADER] = {
         [LP_ACTIVE] = {
             FLOWING(LP_ACTIVE),
-            [LP_EV_ORDER] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK},
+            [LP_EV_ORDER] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK | LP_DO_ATTEMPT},
             [LP_EV_ORDER_FREE] = {LP_FENCING, START_FENCE},
             [LP_EV_ERROR] = {LP_FENCING, START_FENCE},
             [LP_EV_NEED] = {LP_FENCING, START_FENCE},
@@ -40,7 +40,8 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] = {
             [LP_EV_QUIET] = {LP_PREP, LP_DO_TELL_PREP | LP_DO_ATTEMPT},
             [LP_EV_ERROR] = {LP_FENCING, START_FENCE},
             [LP_EV_NEED] = {LP_FENCING, START_FENCE},
-            [LP_EV_ATTEMPT] = {LP_HOLD, 0},
+            /* What is waited for may never end, or only when more is sent: the job mustn't be held for advice. */
+            [LP_EV_ATTEMPT] = {LP_ACTIVE, LP_DO_RESUME},
         },
         [LP_PREP] = {
             FLOWING(LP_PREP),
@@ -112,7 +113,7 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] = {
             [LP_EV_ORDER] = {LP_ACTIVE, LP_DO_TELL_WISH},
             [LP_EV_ORDER_FREE] = {LP_ACTIVE, LP_DO_TELL_WISH},
             [LP_EV_ERROR] = {LP_FENCING, START_FENCE | LP_DO_TELL_NEED},
-            [LP_EV_PREP] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK},
+            [LP_EV_PREP] = {LP_HOLD, LP_DO_HOLD | LP_DO_MARK | LP_DO_ATTEMPT},
             [LP_EV_OFFER] = {LP_FENCING, START_FENCE},
             [LP_EV_ATTEMPT] = {LP_ACTIVE, 0},
         },
@@ -124,7 +125,8 @@ static const struct lp_row TABLE[LP_ROLES][LP_STATES][LP_EVENTS] = {
             [LP_EV_QUIET] = {LP_FENCING, START_FENCE},
             [LP_EV_ERROR] = {LP_FENCING, START_FENCE | LP_DO_TELL_NEED},
             [LP_EV_OFFER] = {LP_FENCING, START_FENCE},
-            [LP_EV_ATTEMPT] = {LP_HOLD, 0},
+            /* What is waited for may never end, or only when more is sent: the job mustn't be held for advice. */
+            [LP_EV_ATTEMPT] = {LP_ACTIVE, LP_DO_RESUME},
         },
         [LP_FENCING] = {
             WAYS_OUT,

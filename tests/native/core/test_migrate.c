@@ -66,7 +66,7 @@ static void replay_is_reached_only_through_fence_and_receives(void) {
                     CHECK(row->actions & LP_DO_FENCE);
                 }
                 if (row->actions & LP_DO_RESUME) {
-                    CHECK(state == LP_REPLAYING || state == LP_PREP);
+                    CHECK(state == LP_REPLAYING || state == LP_PREP || state == LP_HOLD);
                 }
             }
         }
