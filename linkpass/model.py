@@ -33,6 +33,10 @@ class Signal(StrEnum):
     RDMA_PHYS = "rdma-phys"  # str: its physical state: linkup, polling, disabled, ...
     RDMA_RATE = "rdma-rate"  # int: active speed x width, Mbit/s
     RDMA_MTU = "rdma-mtu"  # int: active path MTU, bytes
+    RDMA_WIDTH = "rdma-width"  # int: lanes in use
+    SPEED = "speed"  # int: the net device's, Mbit/s
+    LINK_DETAIL = "link-detail"  # str: why the link is down, as the driver says (ethtool's extended link state)
+    RULES = "rules"  # str: what the rules say of the port: ok, suspect, down
     RDMA_FATAL = "rdma-fatal"  # bool: IBV_EVENT_DEVICE_FATAL was seen since the device came
     GIDS = "gids"  # tuple[str, ...]: "INDEX TYPE GID" of every GID table entry in use, by index
 
@@ -166,10 +170,33 @@ class Plan:
     refused: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One reading that a finding rests on."""
+
+    at: float
+    source: str  # the file or counter: "hw_counters/local_ack_timeout_err"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that holds of one port now, since when, and on what evidence. `act`: alarm, suspect or down."""
+
+    rule: str
+    port: str
+    since: float
+    act: str
+    text: str
+    evidence: tuple[Evidence, ...] = ()
+
+
 class EventKind(StrEnum):
     """The stages that a change runs through, in their order, and the operator's own acts."""
 
     SEEN = "seen"  # an observation changed a port's facts
+    HINT = "hint"  # the kernel log said something; no verdict rests on it
+    FINDING = "finding"  # a rule holds of a port, or doesn't any more
     VERDICT = "verdict"  # a port or path changed its state
     SHARED = "shared"  # our record went out to the peers
     LEARNED = "learned"  # a peer's record came in

@@ -181,7 +181,8 @@ class Reactor:
     def drain(self, port: str, reason: str, *, dry_run: bool) -> Plan:
         """Take a port out. NotFoundError, or RefusedError if it is the last way to somebody."""
         before = self._port(port)
-        others_up = any(p.verdict.state is PortState.UP for n, p in self.ports.items() if n != port)
+        usable = (PortState.UP, PortState.SUSPECT)
+        others_up = any(p.verdict.state in usable for n, p in self.ports.items() if n != port)
         refusal = planner.refuse_drain(port, self._peer_paths().values(), others_up)
         if refusal and before.drained is None:
             self._events.add(EventKind.REFUSED, port, f"drain refused: {refusal}", reason)

@@ -16,6 +16,7 @@ FACTS: dict[Signal, list[Value | None]] = {
     Signal.OPERSTATE: ["up", "down", "unknown", "dormant", "lowerlayerdown", None],
     Signal.MTU: [1500, 9000, None],
     Signal.ADDRESSES: [(), ("10.0.0.1",), None],
+    Signal.RULES: ["ok", "suspect", "down", None],
 }
 OBSERVATIONS = st.sampled_from([(signal, value) for signal, values in FACTS.items() for value in values])
 
@@ -48,7 +49,7 @@ class PortMachine(RuleBasedStateMachine):
             self.held_since = self.now
             length = (after.held_until or 0.0) - self.now
             assert self.rule.first - 1e-9 <= length <= self.rule.maximum + 1e-9
-        if after.state == S.UP:
+        if after.state in (S.UP, S.SUSPECT):
             if self.must_hold:
                 assert before.state == S.HELD
                 assert self.held_since is not None
@@ -73,7 +74,7 @@ class PortMachine(RuleBasedStateMachine):
         if self.port.wakes_at is not None:
             self.now = max(self.now, self.port.wakes_at)
             self.becomes(self.port.tick(self.now))
-            assert self.port.state == S.UP
+            assert self.port.state in (S.UP, S.SUSPECT)
 
     @rule()
     def drain(self) -> None:

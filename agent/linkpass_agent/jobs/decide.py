@@ -2,9 +2,10 @@
 
 `ways` are the rails that lead to the connection's peer, as both ends' ports and the probes between them stand.
 
-A way is a target if it is UP. Only a connection that is off its path and has no such way may take one that is HELD:
-better than nothing. SUSPECT and UNKNOWN ways are stayed on and never gone to; DOWN, ABSENT and DRAINED ones are left,
-but only for a spare that both ends have.
+A way is a target if it is UP. Without one, a SUSPECT way over which probes are answered will do: its ports' counters
+are in doubt, and a fleet whose rules are too strict must not lose its protection. Only a connection that is off its
+path and has no such way may take one that is HELD: better than nothing. Other SUSPECT and UNKNOWN ways are stayed on
+and never gone to; DOWN, ABSENT and DRAINED ones are left, but only for a spare that both ends have.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -86,7 +87,7 @@ def lacks(
         return []
     ids = rail_ids(c.who.local_qpn, ways)
     allowed = [r for r in ids if c.process.rails is None or r in c.process.rails or r == c.home_rail]
-    good = [r for r in allowed if ways[r].state is S.UP]
+    good = _targets(allowed, ways, c.rail)
     if not good and c.stuck:
         good = [r for r in allowed if ways[r].state is S.HELD]
     # The rail that it is on needs no spare, unless its queue pair there is finished or there is no other rail.
@@ -140,7 +141,7 @@ def would_leave(c: Connection, here: Way | None, ways: Mapping[str, Way]) -> Lea
     if here is None or c.ended or here.state not in (*DEAD, S.DRAINED):
         return None
     ids = rail_ids(c.who.local_qpn if c.leads else c.who.remote_qpn, ways)
-    up = [r for r in ids if ways[r].state is S.UP and r != c.rail]
+    up = [r for r in _targets(ids, ways, c.rail) if r != c.rail]
     why = abi.C.LP_WHY_DRAIN if here.state is S.DRAINED else abi.C.LP_WHY_DOWN
     return Leave(why, ORIGINAL, min(up, key=ids.__getitem__), here.cause) if up else None
 
@@ -169,7 +170,7 @@ def move_to(c: Connection, rail: str, ways: Mapping[str, Way]) -> Leave | str:
     way = ways.get(rail)
     if way is None:
         return f"{rail} doesn't lead to {c.peer or 'its peer'}"
-    if way.state is not S.UP:
+    if not _usable(way):
         return f"the path over {rail} is {way.state} ({way.cause})"
     pair = next((p for p in c.pairs.values() if p.rail == rail and not c.uses(p) and p.ready), None)
     if pair is None:
@@ -178,9 +179,21 @@ def move_to(c: Connection, rail: str, ways: Mapping[str, Way]) -> Leave | str:
 
 
 def _best(c: Connection, ways: Mapping[str, Way]) -> Pair | None:
-    """The spare to go to: over an UP way, the target's rail first, then as ids go (they are rotated)."""
-    ready = [p for p in c.pairs.values() if not c.uses(p) and p.ready and (w := ways.get(p.rail)) and w.state is S.UP]
-    return min(ready, key=lambda p: (p.rail != c.target, p.id), default=None)
+    """The spare to go to: over an UP way if it can be, the target's rail first, then as ids go (they are rotated)."""
+    ready = [p for p in c.pairs.values() if not c.uses(p) and p.ready and (w := ways.get(p.rail)) and _usable(w)]
+    return min(ready, key=lambda p: (ways[p.rail].state is not S.UP, p.rail != c.target, p.id), default=None)
+
+
+def _usable(way: Way) -> bool:
+    """UP, or in doubt for its counters alone."""
+    return way.state is S.UP or (way.state is S.SUSPECT and way.tried)
+
+
+def _targets(rails: Iterable[str], ways: Mapping[str, Way], current: str | None) -> list[str]:
+    """The rails to have spares on: the UP ones, and those in doubt where no other than the current one is UP."""
+    usable = [r for r in rails if _usable(ways[r])]
+    up = [r for r in usable if ways[r].state is S.UP]
+    return up if any(r != current for r in up) else usable
 
 
 def protection(c: Connection, ways: Mapping[str, Way]) -> str:
@@ -195,7 +208,7 @@ def protection(c: Connection, ways: Mapping[str, Way]) -> str:
         return ""
     if any(p.live and not c.uses(p) for p in c.pairs.values()):
         return "its spare isn't usable now" if any(p.proven for p in c.pairs.values()) else "its spare is being made"
-    others = [r for r, w in ways.items() if r != c.rail and w.state is S.UP]
+    others = [r for r, w in ways.items() if r != c.rail and _usable(w)]
     if not others:
         return f"no other path to {c.peer} is up"
     refused = next((p.refused for p in c.pairs.values() if p.refused), "")

@@ -18,12 +18,16 @@ GONE_GIDS = 256  # of one host, that its record no longer names: a port that is 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way between two ports: `state` is the worst of both ports and of what probes say."""
+    """One way between two ports: `state` is the worst of both ports and of what probes say.
+
+    `tried`: probes over it are answered; a SUSPECT way that is tried is in doubt for its ports' counters alone.
+    """
 
     port: str
     state: PortState
     cause: str
     since: float
+    tried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class Outlook:
         found = {}
         for path, judged in self._verdicts.paths.get(host, {}).items():
             v = judged.verdict
-            found[path.rail] = Way(path.port, v.state, v.cause, v.since)
+            found[path.rail] = Way(path.port, v.state, v.cause, v.since, judged.probe is PortState.UP)
         return found
 
     def across(self, port: str, host: str, rail: str) -> Way:

@@ -3,6 +3,9 @@
 Down is believed at once. Up is believed late: a port that was down is HELD until its hold-down has run. Facts that
 could not be observed keep their last value; an UP port whose carrier can't be observed any more goes UNKNOWN, which
 the planner treats as usable, because losing sight of a port isn't a failure of the port.
+
+What the rules say of the counters (`Signal.RULES`) makes a working port SUSPECT, which is still used, or DOWN where a
+rule says so.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,10 +18,11 @@ S = PortState
 
 # Every move that exists. DRAINED isn't here: a drain lies over the link's own state (see `Port.verdict`).
 MOVES: dict[PortState, frozenset[PortState]] = {
-    S.UNKNOWN: frozenset({S.UP, S.DOWN, S.ABSENT}),
-    S.UP: frozenset({S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),  # HELD: after an undrain
+    S.UNKNOWN: frozenset({S.UP, S.SUSPECT, S.DOWN, S.ABSENT}),
+    S.UP: frozenset({S.SUSPECT, S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),  # HELD: after an undrain
+    S.SUSPECT: frozenset({S.UP, S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),
     S.DOWN: frozenset({S.HELD, S.ABSENT}),
-    S.HELD: frozenset({S.UP, S.DOWN, S.ABSENT}),
+    S.HELD: frozenset({S.UP, S.SUSPECT, S.DOWN, S.ABSENT}),
     S.ABSENT: frozenset({S.DOWN, S.HELD}),
 }
 
@@ -36,6 +40,10 @@ class Reading:
     good: bool | None
     present: bool
     cause: str
+    doubt: str = ""  # why a good link is SUSPECT
+
+
+WORKS = (S.UP, S.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class Port:
     last_flap: float | None = None
     drained: str | None = None
     drained_since: float = 0.0
+    rules_text: str = ""  # which rule doubts the port, and why
 
     def observe(self, seen: Observation) -> "Port":
         """Take in one observation."""
@@ -63,6 +72,8 @@ class Port:
         # What was known of a device that is gone says nothing of the one that may come under its name.
         gone = seen.signal == Signal.PRESENT and seen.value is False
         port = replace(self, facts={**({} if gone else self.facts), seen.signal: seen.value})
+        if seen.signal == Signal.RULES:
+            port = replace(port, rules_text=seen.detail)
         return port._follow(port.reading(), seen)
 
     def reading(self) -> Reading:
@@ -81,21 +92,24 @@ class Port:
             return Reading(False, True, "the RDMA device failed")
         if f.get(Signal.RDMA) in UNUSABLE_RDMA:
             return Reading(False, True, f"RDMA port {f[Signal.RDMA]}")
+        if f.get(Signal.RULES) == "down":
+            return Reading(False, True, f"rule {self.rules_text}")
         if f.get(Signal.CARRIER) is True:
-            return Reading(True, True, "carrier")
+            return Reading(True, True, "carrier", self.rules_text if f.get(Signal.RULES) == "suspect" else "")
         return Reading(None, True, "carrier can't be observed")
 
     def _follow(self, reading: Reading, seen: Observation) -> "Port":
-        cause = f"{reading.cause} ({seen.source}{': ' + seen.detail if seen.detail else ''})"
+        told = seen.detail if seen.signal != Signal.RULES else ""  # the reading's cause has it
+        cause = f"{reading.cause} ({seen.source}{': ' + told if told else ''})"
         now = seen.at
         if reading.good is None:
-            return self._move(S.UNKNOWN, now, cause) if self.state == S.UP else self
+            return self._move(S.UNKNOWN, now, cause) if self.state in WORKS else self
         if not reading.present:
             return self._fall(S.ABSENT, now, cause)
         if not reading.good:
             return self._fall(S.DOWN, now, cause)
-        if self.state == S.UNKNOWN:
-            return self._move(S.UP, now, cause)
+        if self.state in (S.UNKNOWN, *WORKS):
+            return self._doubt(reading, now, cause)
         if self.state in (S.DOWN, S.ABSENT):
             until = now + self.hold.length
             return replace(
@@ -103,6 +117,13 @@ class Port:
                 held_until=until,
             )
         return self
+
+    def _doubt(self, reading: Reading, now: float, cause: str) -> "Port":
+        """A working link is SUSPECT while a rule doubts it, else UP."""
+        to = S.SUSPECT if reading.doubt else S.UP
+        if self.state == to:
+            return self if cause == self.cause or not reading.doubt else replace(self, cause=f"rule {reading.doubt}")
+        return self._move(to, now, f"rule {reading.doubt}" if reading.doubt else cause)
 
     def _fall(self, to: PortState, now: float, cause: str) -> "Port":
         if self.state == to:
@@ -118,7 +139,9 @@ class Port:
         if self.state != S.HELD or self.held_until is None or now < self.held_until:
             return self
         served = now - self.since
-        port = self._move(S.UP, now, f"behaved for {served:.1f} s of hold-down")
+        doubt = self.reading().doubt
+        text = f"behaved for {served:.1f} s of hold-down"
+        port = self._move(S.SUSPECT if doubt else S.UP, now, f"{text}; rule {doubt}" if doubt else text)
         return replace(port, hold=self.hold.trusted(now), held_until=None)
 
     def drain(self, reason: str, now: float) -> "Port":
@@ -128,7 +151,7 @@ class Port:
     def undrain(self, now: float) -> "Port":
         """An operator gives the port back; it is re-admitted like one that returned, at the first price."""
         port = replace(self, drained=None)
-        if port.state != S.UP:
+        if port.state not in WORKS:
             return port
         held = port._move(S.HELD, now, f"undrained; hold-down {self.rule.first:g} s")
         return replace(held, held_until=now + self.rule.first)

@@ -26,6 +26,14 @@ def down(at: float = 20.0) -> Port:
     return see(up(), at, carrier=False)
 
 
+def doubt(port: Port, at: float, says: str, text: str = "symbol-errors: grew") -> Port:
+    return port.observe(Observation(at, "rules", "p", Signal.RULES, says, text))
+
+
+def suspect(at: float = 30.0) -> Port:
+    return doubt(up(), at, "suspect")
+
+
 def held(at: float = 21.0) -> Port:
     return see(down(), at, carrier=True)
 
@@ -47,13 +55,27 @@ REACHED = {
     (S.HELD, S.UP): lambda: (held(), held().tick(22.0)),
     (S.HELD, S.DOWN): lambda: (held(), see(held(), 21.5, carrier=False)),
     (S.HELD, S.ABSENT): lambda: (held(), see(held(), 21.5, present=False)),
+    (S.UNKNOWN, S.SUSPECT): lambda: (
+        (blind := doubt(Port(RULE), 5.0, "suspect")),
+        see(blind, 10.0, present=True, admin=True, carrier=True),
+    ),
+    (S.UP, S.SUSPECT): lambda: (up(), suspect()),
+    (S.SUSPECT, S.UP): lambda: (suspect(), doubt(suspect(), 31.0, "ok", "")),
+    (S.SUSPECT, S.DOWN): lambda: (suspect(), see(suspect(), 31.0, carrier=False)),
+    (S.SUSPECT, S.ABSENT): lambda: (suspect(), see(suspect(), 31.0, present=False)),
+    (S.SUSPECT, S.UNKNOWN): lambda: (suspect(), see(suspect(), 31.0, carrier=None)),
+    (S.SUSPECT, S.HELD): lambda: (suspect(), suspect().drain("x", 31.0).undrain(32.0)),
+    (S.HELD, S.SUSPECT): lambda: (
+        (waiting := doubt(held(21.0), 21.5, "suspect")),
+        waiting.tick(22.0),
+    ),
     (S.ABSENT, S.DOWN): lambda: (absent(), see(absent(), 22.0, present=True, admin=False)),
     (S.ABSENT, S.HELD): lambda: (absent(), see(absent(), 22.0, present=True, admin=True, carrier=True)),
 }
 
 
 def test_moves_has_a_row_for_every_state_of_the_link_and_no_more() -> None:
-    assert set(MOVES) == set(S) - {S.SUSPECT, S.DRAINED}
+    assert set(MOVES) == set(S) - {S.DRAINED}
     assert {(a, b) for a, row in MOVES.items() for b in row} == set(REACHED)
 
 
@@ -224,3 +246,34 @@ def test_undrain_of_a_link_that_is_not_up_leaves_its_state(make: object) -> None
 def test_verdict_shows_the_hold_down_only_while_the_link_works() -> None:
     assert held(21.0).verdict.held_until == 22.0
     assert see(held(21.0), 21.5, carrier=False).verdict.held_until is None
+
+
+def test_working_port_that_a_rule_doubts_is_suspect_with_the_rule_as_cause_and_up_again_after_it() -> None:
+    port = doubt(up(), 30.0, "suspect")
+    assert (port.state, port.since, port.cause) == (S.SUSPECT, 30.0, "rule symbol-errors: grew")
+    assert port.flaps == 0
+    port = doubt(port, 40.0, "ok", "")
+    assert (port.state, port.since) == (S.UP, 40.0)
+
+
+def test_port_that_a_rule_calls_down_is_down_and_must_serve_its_hold_down() -> None:
+    port = doubt(up(), 30.0, "down")
+    assert (port.state, port.cause) == (S.DOWN, "rule symbol-errors: grew (rules)")
+    port = doubt(port, 40.0, "ok", "")
+    assert (port.state, port.held_until) == (S.HELD, 41.0)
+
+
+def test_held_port_that_a_rule_doubts_ends_its_hold_down_as_suspect() -> None:
+    port = doubt(held(21.0), 21.5, "suspect")
+    assert port.state == S.HELD
+    port = port.tick(22.0)
+    assert port.state == S.SUSPECT
+    assert port.cause.endswith("rule symbol-errors: grew")
+
+
+def test_suspect_port_whose_carrier_goes_is_down_at_once() -> None:
+    assert see(doubt(up(), 30.0, "suspect"), 31.0, carrier=False).state == S.DOWN
+
+
+def test_rules_alone_do_not_make_a_port_whose_carrier_is_unknown_usable() -> None:
+    assert doubt(Port(RULE), 30.0, "ok", "").state == S.UNKNOWN

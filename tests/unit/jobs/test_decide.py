@@ -5,7 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linkpass.model import PortState
 from linkpass_agent.jobs import decide
+from linkpass_agent.jobs.outlook import Way
 from tests.fakes.desks import World
 
 RAILS = st.sets(st.sampled_from([f"rail{n}" for n in range(12)]), min_size=1)
@@ -50,3 +52,19 @@ def test_spares_go_to_the_same_numa_node_while_it_has_a_healthy_rail() -> None:
     one, _ = world.job(count=10)
     assert {w.device for w in one.wants()} == {"rxe1"}
     assert len(one.wants()) == 10
+
+
+def way(state: PortState, tried: bool) -> Way:
+    return Way("p", state, "", 0.0, tried)
+
+
+def test_targets_are_up_rails_and_only_without_one_those_in_doubt_for_their_counters() -> None:
+    ways = {
+        "up": way(PortState.UP, True),
+        "doubt": way(PortState.SUSPECT, True),
+        "lost": way(PortState.SUSPECT, False),
+        "down": way(PortState.DOWN, False),
+    }
+    assert decide._targets(ways, ways, "down") == ["up"]
+    assert decide._targets(ways, ways, "up") == ["up", "doubt"]  # staying on the only UP rail is no protection
+    assert decide._targets(["doubt", "lost", "down"], ways, "down") == ["doubt"]
