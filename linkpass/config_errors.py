@@ -54,6 +54,8 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
             return f"should be a table: [{_dotted(detail['loc'])}]"
         case "tuple_type" if detail["loc"] == ("port",):
             return "should be an array of tables: write [[port]], once for each fabric port"
+        case "tuple_type" if detail["loc"] == ("rule",):
+            return "should be an array of tables: write [[rule]], once for each change"
         case "tuple_type":
             return "should be a list"
     problem = detail["msg"].replace("Input should", "should").replace("String should", "should")
@@ -75,7 +77,7 @@ def _suggestion(loc: toml_lines.Path, whole: type[BaseModel]) -> str:
     """A known key that looks like the unknown one, or the table where it belongs."""
     *parents, unknown = loc
     known = _keys_at(tuple(parents), whole)
-    tables = [t for t in _keys_at((), whole) if t != "port" and unknown in _keys_at((t,), whole)]
+    tables = [t for t in _keys_at((), whole) if t not in ("port", "rule") and unknown in _keys_at((t,), whole)]
     if tables:
         return f"; it belongs into [{'] or ['.join(tables)}]"
     near = difflib.get_close_matches(str(unknown), known, n=1)

@@ -15,6 +15,8 @@ SHIPPED = Path(__file__).with_name("rules.toml")
 Kind = Literal["growth", "ratio", "drop", "value"]
 Act = Literal["alarm", "suspect", "down"]
 ACTS: tuple[str, ...] = get_args(Act)
+# Those with a table of their own (linkpass_agent/see/drivers.toml); all others are "other".
+DRIVERS = ("mlx5", "bnxt_re", "irdma", "ionic", "efa", "rxe", "other")
 
 
 @dataclass(frozen=True, slots=True)

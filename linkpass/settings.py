@@ -6,157 +6,45 @@
 All times are seconds. Values are frozen; unknown keys are errors. `agent/linkpass.toml` shows every key in place.
 """
 
+import difflib
 import ipaddress
 import re
 import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from linkpass import config_errors
+from linkpass import config_errors, rules
 from linkpass.errors import ConfigError
+from linkpass.setting_types import (
+    LIST,
+    UNIQUE,
+    AbsolutePath,
+    Address,
+    Device,
+    Endpoint,
+    Name,
+    PciAddress,
+    PeerPattern,
+    RdmaDevice,
+    Seconds,
+    Table,
+    UdpEndpoint,
+    UdpPort,
+    parse_endpoint,
+    some,
+    wrong,
+)
+
+__all__ = ["Endpoint", "Settings", "load", "parse", "parse_endpoint", "read"]
 
 RUN = "/run/linkpass"
 STATE = "/var/lib/linkpass"
 # sun_path in linux/un.h holds 108 bytes, the last of them a NUL.
 MAX_SOCKET_PATH = 107
-
-
-class Endpoint(NamedTuple):
-    """An IP address and a UDP port; a plain (host, port) pair to the socket module."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _wrong(problem: str, key: str = "") -> PydanticCustomError:
-    """A problem in our own words; `key` names the field when a check of a whole table found it."""
-    return PydanticCustomError("linkpass", "{problem}", {"problem": problem, "key": key})
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong("should be text in quotes")
-    return value
-
-
-def parse_endpoint(value: object) -> Endpoint:
-    """`10.99.0.1:7471` or `[fd00::1]:7471`."""
-    if isinstance(value, Endpoint):
-        return value
-    text = _text(value)
-    host, colon, port = text.rpartition(":")
-    if not colon or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII) or not 0 < int(port) < 65536:
-        raise _wrong(f"{text!r} should be ADDRESS:PORT with a port from 1 to 65535, like 10.99.0.1:7471")
-    bracketed = host.startswith("[") and host.endswith("]")
-    return Endpoint(_ip(host[1:-1] if bracketed else host, bracketed=bracketed), int(port))
-
-
-def _ip(text: str, *, bracketed: bool | None = None) -> str:
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        raise _wrong(f"{text!r} is not an IP address (no names, no prefix length)") from None
-    if address.version == 6 and bracketed is False:
-        raise _wrong(f"an IPv6 address needs brackets before the port: [{address}]:PORT")
-    if bracketed and address.version == 4:
-        raise _wrong(f"an IPv4 address takes no brackets: {address}:PORT")
-    return str(address)
-
-
-def _service_address(value: object) -> str:
-    text = _ip(_text(value))
-    address = ipaddress.ip_address(text)
-    if address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local:
-        raise _wrong(f"{text} can't be reached by peers; give a global unicast address of this host")
-    return text
-
-
-def _absolute(value: object) -> Path:
-    path = value if isinstance(value, Path) else Path(_text(value))
-    if not path.is_absolute():
-        raise _wrong(f"{str(path)!r} should be an absolute path")
-    if "\0" in str(path):
-        raise _wrong("a path can't hold a NUL character")
-    return path
-
-
-def _device(value: object) -> str:
-    """A network device's name as the kernel allows it (dev_valid_name in net/core/dev.c)."""
-    name = _text(value)
-    if not 0 < len(name.encode()) < 16 or name in (".", "..") or re.search(r"[\s/:\0]", name):
-        raise _wrong(f"{name!r} is no network device's name (1 to 15 characters, no blank, '/' or ':')")
-    return name
-
-
-def _rdma_device(value: object) -> str:
-    """An RDMA device's name (IB_DEVICE_NAME_MAX is 64 with the NUL, rdma/ib_verbs.h), "auto" or "none"."""
-    name = _text(value)
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", name, re.ASCII):
-        raise _wrong(f'{name!r} is no RDMA device\'s name; give one of `rdma link`, "auto" or "none"')
-    return name
-
-
-def _name(value: object) -> str:
-    """A host's or rail's name; 64 characters is HOST_NAME_MAX of Linux."""
-    name = _text(value)
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
-        raise _wrong(
-            f"{name!r} should be 1 to 64 letters, digits, '.', '-' or '_', with a letter or digit at each end"
-        )
-    return name
-
-
-def _peer_pattern(value: object) -> str:
-    return "*" if value == "*" else _name(value)
-
-
-def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            raise _wrong(f"{str(value)!r} is in the list twice", str(i))
-    return values
-
-
-def _some(ports: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not ports:
-        raise _wrong("needs at least one [[port]]")
-    return ports
-
-
-Seconds = Annotated[float, Field(gt=0, le=86400 * 30, allow_inf_nan=False)]
-UdpPort = Annotated[int, Field(ge=1, le=65535)]
-AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
-Device = Annotated[str, PlainValidator(_device)]
-Name = Annotated[str, PlainValidator(_name)]
-PeerPattern = Annotated[str, PlainValidator(_peer_pattern)]
-Address = Annotated[str, PlainValidator(_service_address)]
-UdpEndpoint = Annotated[Endpoint, PlainValidator(parse_endpoint), PlainSerializer(str)]
-_LIST = Field(strict=False)  # TOML has lists, we keep tuples
-_UNIQUE = AfterValidator(_unique)
-
-
-class Table(BaseModel):
-    """One table of the file. Strict: "0.05" in quotes is no number."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
 
 class PathsSettings(Table):
@@ -183,9 +71,9 @@ class PathsSettings(Table):
     def _check(self) -> Self:
         for key, path in (("socket", self.socket), ("jobs_socket", self.jobs_socket)):
             if len(str(path).encode()) > MAX_SOCKET_PATH:
-                raise _wrong(f"a Unix socket's path holds at most {MAX_SOCKET_PATH} bytes; give a shorter one", key)
+                raise wrong(f"a Unix socket's path holds at most {MAX_SOCKET_PATH} bytes; give a shorter one", key)
         if self.socket == self.jobs_socket:
-            raise _wrong("can't be the control socket as well; give each a path of its own", "jobs_socket")
+            raise wrong("can't be the control socket as well; give each a path of its own", "jobs_socket")
         return self
 
 
@@ -202,8 +90,9 @@ class PortSettings(Table):
 
     name: Device = Field(description="network device")
     rail: Name = Field(description="the rail that it is plugged into")
-    rdma: Annotated[str, PlainValidator(_rdma_device)] = Field(
-        default="auto", description='RDMA device behind it; "auto" finds it, "none" ignores it'
+    rdma: RdmaDevice = Field(default="auto", description='RDMA device behind it; "auto" finds it, "none" ignores it')
+    pci: PciAddress | None = Field(
+        default=None, description="PCI address of the NIC: the port is the device there, whatever it is called"
     )
 
 
@@ -211,7 +100,7 @@ class ShareSettings(Table):
     """How agents tell each other of their ports."""
 
     listen: UdpEndpoint = Field(description="our address and UDP port on the management network")
-    seeds: Annotated[tuple[UdpEndpoint, ...], _LIST, _UNIQUE] = ()
+    seeds: Annotated[tuple[UdpEndpoint, ...], LIST, UNIQUE] = ()
     keyring: AbsolutePath = Field(description="file of lines KEYID HEX(32 bytes); the first one is used to send")
     anti_entropy: Seconds = 5.0
 
@@ -225,7 +114,7 @@ class ProbeSettings(Table):
     timeout: Seconds = Field(default=0.015, description="a later reply counts as lost")
     lost: int = Field(default=3, ge=1, le=1000, description="lost probes in a row until DOWN")
     max_rate: int = Field(default=2000, ge=1, le=1_000_000, description="probes per second, all paths together")
-    peers_in_use: Annotated[tuple[PeerPattern, ...], _LIST, _UNIQUE] = Field(
+    peers_in_use: Annotated[tuple[PeerPattern, ...], LIST, UNIQUE] = Field(
         default=(), description='hosts, or ["*"] for all'
     )
 
@@ -235,9 +124,9 @@ class ProbeSettings(Table):
             found = (
                 f"should be less than period x lost ({self.period:g} s x {self.lost} = {self.period * self.lost:g} s)"
             )
-            raise _wrong(f"{found}, got {self.timeout:g} s", "timeout")
+            raise wrong(f"{found}, got {self.timeout:g} s", "timeout")
         if self.idle_period < self.period:
-            raise _wrong(
+            raise wrong(
                 f"should not be less than period ({self.period:g} s), got {self.idle_period:g} s", "idle_period"
             )
         return self
@@ -258,7 +147,7 @@ class HoldDownSettings(Table):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.max < self.first:
-            raise _wrong(f"should not be less than first ({self.first:g} s), got {self.max:g} s", "max")
+            raise wrong(f"should not be less than first ({self.first:g} s), got {self.max:g} s", "max")
         return self
 
 
@@ -270,12 +159,42 @@ class SeeSettings(Table):
     absent_sweeps: int = Field(
         default=3, ge=1, le=1000, description="sweeps without the device until it counts as ABSENT"
     )
+    counters: bool = Field(default=True, description="read the ports' counters with each sweep")
+    exclude: Annotated[tuple[Device, ...], LIST, UNIQUE] = Field(
+        default=(), description="ports whose counters aren't read: their driver floods the kernel log, say"
+    )
+    ethtool: Seconds = Field(default=10.0, description="how often to ask the drivers for their own statistics")
+    kernel_log: bool = Field(default=True, description="read /dev/kmsg for hints")
+
+
+class RuleSettings(Table):
+    """A change of one shipped rule, for all ports or those of some drivers. See `linkpass.rules`."""
+
+    name: str = Field(description="which rule; docs/observing.md lists them")
+    drivers: Annotated[tuple[str, ...], LIST, UNIQUE] = Field(default=(), description="only for these drivers")
+    limit: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="more than this is a cause")
+    window: Seconds | None = Field(default=None, description="within so many seconds")
+    clear: Seconds | None = Field(default=None, description="seconds without cause until the finding goes")
+    act: rules.Act | None = Field(default=None, description="alarm, suspect or down")
+    enabled: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.name not in rules.names():
+            near = difflib.get_close_matches(self.name, rules.names(), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(rules.names())}"
+            raise wrong(f"no rule {self.name!r}; {hint}", "name")
+        unknown = [d for d in self.drivers if d not in rules.DRIVERS]
+        if unknown:
+            at = self.drivers.index(unknown[0])
+            raise wrong(f"no driver {unknown[0]!r}; there are {', '.join(rules.DRIVERS)}", f"drivers.{at}")
+        return self
 
 
 class RoutesSettings(Table):
     """What the agent installs in the kernel. Ranges: u32 and u8 fields of rtnetlink."""
 
-    addresses: Annotated[tuple[Address, ...], _LIST, _UNIQUE] = Field(
+    addresses: Annotated[tuple[Address, ...], LIST, UNIQUE] = Field(
         default=(), description="our rail-independent addresses"
     )
     metric: int = Field(default=50, ge=1, le=2**32 - 1)
@@ -305,7 +224,7 @@ class JobsSettings(Table):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.attempt > self.give_up:
-            raise _wrong(f"should not be more than give_up ({self.give_up:g} s), got {self.attempt:g} s", "attempt")
+            raise wrong(f"should not be more than give_up ({self.give_up:g} s), got {self.attempt:g} s", "attempt")
         return self
 
 
@@ -326,11 +245,12 @@ class Settings(Table):
     mode: Literal["shadow", "act"] = Field(default="shadow", description="shadow: decide and report, don't act")
     paths: PathsSettings = PathsSettings()
     control: ControlSettings = ControlSettings()
-    ports: Annotated[tuple[PortSettings, ...], _LIST, AfterValidator(_some)] = Field(alias="port")
+    ports: Annotated[tuple[PortSettings, ...], LIST, AfterValidator(some)] = Field(alias="port")
     share: ShareSettings
     probe: ProbeSettings = ProbeSettings()
     hold_down: HoldDownSettings = HoldDownSettings()
     see: SeeSettings = SeeSettings()
+    rules: Annotated[tuple[RuleSettings, ...], LIST] = Field(default=(), alias="rule")
     routes: RoutesSettings = RoutesSettings()
     jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()
@@ -340,11 +260,19 @@ class Settings(Table):
         for i, port in enumerate(self.ports):
             for other in self.ports[:i]:
                 if port.name == other.name:
-                    raise _wrong(f"port {port.name!r} is there twice", f"port.{i}.name")
+                    raise wrong(f"port {port.name!r} is there twice", f"port.{i}.name")
+                if port.pci and port.pci == other.pci:
+                    raise wrong(f"{port.pci} is port {other.name!r} already", f"port.{i}.pci")
                 if port.rail == other.rail:
-                    raise _wrong(f"rail {port.rail!r} already has port {other.name!r}; one a rail", f"port.{i}.rail")
+                    raise wrong(f"rail {port.rail!r} already has port {other.name!r}; one a rail", f"port.{i}.rail")
+        for i, name in enumerate(self.see.exclude):
+            if name not in (p.name for p in self.ports):
+                raise wrong(
+                    f"{name!r} is none of the ports; they are {', '.join(p.name for p in self.ports)}",
+                    f"see.exclude.{i}",
+                )
         if self.share.listen.port == self.probe.port and ipaddress.ip_address(self.share.listen.host).is_unspecified:
-            raise _wrong(f"UDP port {self.probe.port} is taken by share.listen on all addresses", "probe.port")
+            raise wrong(f"UDP port {self.probe.port} is taken by share.listen on all addresses", "probe.port")
         return self
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from linkpass.errors import ConfigError
-from linkpass.settings import Endpoint, Settings, load, parse
+from linkpass.settings import Endpoint, RuleSettings, Settings, load, parse
 
 SHIPPED = Path(__file__).parents[2] / "agent" / "linkpass.toml"
 FILE = Path("/etc/x.toml")
@@ -38,9 +38,13 @@ def test_shipped_file_loads_in_shadow_mode_and_holds_the_defaults() -> None:
 
 def test_shipped_file_shows_every_key() -> None:
     text = SHIPPED.read_text()
-    for prefix in ("# host", "# fabric", "# socket", "# jobs_socket", "# group", "# rdma"):
+    for prefix in ("# host", "# fabric", "# socket", "# jobs_socket", "# group", "# rdma", "# pci"):
         text = text.replace(f"{prefix} =", f"{prefix[2:]} =")
+    text = text.replace("# [[rule]]", "[[rule]]")
+    for key in ("name", "drivers", "limit", "window", "clear", "act", "enabled"):
+        text = text.replace(f"\n# {key} =", f"\n{key} =")
     data = tomllib.loads(text)
+    assert set(data["rule"][0]) == set(RuleSettings.model_fields)
     assert set(data) == {f.alias or n for n, f in Settings.model_fields.items()}
     whole = parse(text, SHIPPED).model_dump(by_alias=True, mode="json")
     for table, value in data.items():
@@ -195,3 +199,42 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not UTF-8") as e:
         load(latin)
     assert e.value.line == 2
+
+
+def test_rule_changes_are_read_with_what_they_leave_alone_as_none() -> None:
+    s = parse(f'{SMALLEST}\n[[rule]]\nname = "symbol-errors"\ndrivers = ["mlx5"]\nlimit = 5\n', FILE)
+    (change,) = s.rules
+    assert (change.name, change.drivers, change.limit) == ("symbol-errors", ("mlx5",), 5.0)
+    assert (change.window, change.clear, change.act, change.enabled) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "says"),
+    [
+        ('name = "symbol-error"', "rule[0].name", "did you mean 'symbol-errors'?"),
+        ('name = "x"', "rule[0].name", "there are link-flaps, "),
+        ('name = "symbol-errors"\ndrivers = ["mlx4"]', "rule[0].drivers[0]", "no driver 'mlx4'; there are mlx5, "),
+        ('name = "symbol-errors"\nlimit = -1', "rule[0].limit", "greater than or equal to 0"),
+        ('name = "symbol-errors"\nact = "kill"', "rule[0].act", "'alarm', 'suspect' or 'down'"),
+        ('name = "symbol-errors"\nlimits = 1', "rule[0].limits", "did you mean 'limit'?"),
+        ("limit = 1", "rule[0].name", "missing"),
+    ],
+)
+def test_rule_changes_that_are_wrong_are_refused_by_line_and_key(rule: str, key: str, says: str) -> None:
+    before = SMALLEST.count("\n") + 2  # of [[rule]]
+    e = refused(f"{SMALLEST}\n[[rule]]\n{rule}\n")
+    assert (e.key, says in e.problem) == (key, True), str(e)
+    assert before <= e.line <= before + 2
+
+
+def test_port_by_pci_address_takes_lspcis_short_form_and_refuses_what_is_none() -> None:
+    text = SMALLEST.replace('rail = "rail0"', 'rail = "rail0"\npci = "{}"')
+    assert parse(text.format("17:00.0"), FILE).ports[0].pci == "0000:17:00.0"
+    assert parse(text.format("0000:AF:00.1"), FILE).ports[0].pci == "0000:af:00.1"
+    e = refused(text.format("mlx5_0"))
+    assert (e.key, "no PCI address" in e.problem) == ("port[0].pci", True)
+
+
+def test_excluded_port_that_is_none_of_the_ports_is_refused() -> None:
+    e = refused(f'{SMALLEST}\n[see]\nexclude = ["eth9"]\n')
+    assert (e.key, "'eth9' is none of the ports" in e.problem) == ("see.exclude[0]", True)

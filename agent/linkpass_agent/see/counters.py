@@ -10,7 +10,7 @@ from linkpass_agent.judge.counting import CounterKind, Place
 
 TABLES = Path(__file__).with_name("drivers.toml")
 PLACES: tuple[Place, ...] = ("counters", "hw_counters", "netdev", "ethtool")
-GENERIC = "generic"
+GENERIC, OTHER = "generic", "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def driver(module: str) -> Driver:
     if name:
         kinds |= {(k.place, k.name): k for k in _kinds(tables[name])}
     state = tables.get(name, {}).get("state", tables[GENERIC]["state"])
-    return Driver(name or module or GENERIC, state, tuple(kinds.values()))
+    return Driver(name or OTHER, state, tuple(kinds.values()))
 
 
 def roles() -> frozenset[str]:

@@ -41,10 +41,11 @@ def test_unit_restarts_after_a_crash_but_not_on_a_bad_config_and_keeps_the_ledge
 
 def test_unit_gives_the_agent_no_more_than_it_needs() -> None:
     service = unit()["Service"]
-    assert set(service["CapabilityBoundingSet"].split()) == {"CAP_NET_ADMIN", "CAP_NET_RAW"}
+    assert set(service["CapabilityBoundingSet"].split()) == {"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYSLOG"}
     families = {"AF_UNIX", "AF_NETLINK", "AF_INET", "AF_INET6"}
     assert set(service["RestrictAddressFamilies"].split()) == families
     assert service["ProtectSystem"] == "strict"
+    assert service["DevicePolicy"] == "closed"
     assert service["NoNewPrivileges"] == "yes"
 
 
@@ -76,7 +77,7 @@ def test_handbook_has_every_key_with_its_default() -> None:
     assert set(rows) == set(expected)
     in_words = {
         "host": "the hostname", "paths.socket": "<run>/agent.sock", "paths.jobs_socket": "<run>/jobs.sock",
-        "control.group": "none", "fabric": "none",
+        "control.group": "none", "fabric": "none", "port.pci": "none",
     }  # fmt: skip
     for key, default in expected.items():
         if key in in_words:
