@@ -157,6 +157,12 @@ static bool out_of_spares(const struct world *world) {
     return leader->mig.state == LP_FENCED && !any;
 }
 
+/* A follower that lost patience before it fenced: the leader's own patience, spent in this world, would end its part. */
+static bool left_waiting(const struct world *world) {
+    return world->limits->attempts != 0 && world->left.attempts == 0 &&
+           world->ends[0].conn.mig.state == LP_PREP && world->ends[1].conn.mig.state == LP_ACTIVE;
+}
+
 void oracle_end(struct world *world) {
     const struct end *ends = world->ends;
     const struct limits *limits = world->limits;
@@ -181,7 +187,7 @@ void oracle_end(struct world *world) {
         return;
     }
     /* Waiting is right when an end wasn't told: then only a timer helps. */
-    if (relay_reliable && !out_of_spares(world)) {
+    if (relay_reliable && !out_of_spares(world) && !left_waiting(world)) {
         oracle_wrong(world, "stuck without a reason");
     }
 }
