@@ -304,7 +304,8 @@ void lp_spare_want(struct lp_lane *lane, const struct lp_spare_want *want) {
         half->told = true;
         lp_channel_spare(lane, &half->mine);
     } else {
-        struct lp_spare none = {.id = want->id, .round = want->round};
+        struct lp_spare none = {
+            .id = want->id, .round = want->round, .mtu = IBV_MTU_256}; /* agents check it */
         lp_channel_spare(lane, &none);
     }
 }

@@ -48,7 +48,7 @@ static struct {
     struct agent_manners manners;
     struct lp_page *page;
     int page_fd;
-    uint64_t random, failures, gone_migrations;
+    uint64_t random, failures, gone_migrations, malformed;
     struct held held[HELD];
     uint32_t held_count;
     char path[108];
@@ -263,6 +263,8 @@ static struct lp_identity full(const struct conn *conn, const struct lp_identity
 static void told_spare(struct conn *conn, struct lp_spare_here *here) {
     const uint32_t id = here->spare.id;
 
+    if (here->spare.mtu < 1 || here->spare.mtu > 5 || (here->spare.qpn | here->spare.psn) >> 24)
+        agent.malformed++;
     if (id >= LP_SPARES || here->spare.round != conn->round[id])
         return;
     conn->here[id] = here->spare.qpn != 0;
@@ -499,6 +501,13 @@ uint64_t agent_migrations(void) {
 uint64_t agent_failures(void) {
     pthread_mutex_lock(&agent.lock);
     const uint64_t failures = agent.failures;
+    pthread_mutex_unlock(&agent.lock);
+    return failures;
+}
+
+uint64_t agent_malformed(void) {
+    pthread_mutex_lock(&agent.lock);
+    const uint64_t failures = agent.malformed;
     pthread_mutex_unlock(&agent.lock);
     return failures;
 }

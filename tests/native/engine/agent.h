@@ -30,5 +30,6 @@ void agent_order(const char *device, uint32_t why);
 bool agent_all_ready(void);
 uint64_t agent_migrations(void); /* sum of what the ends said */
 uint64_t agent_failures(void);   /* CONN_DOWN with LP_DOWN_FAILED */
+uint64_t agent_malformed(void);  /* frames for which the real agent would end the session */
 
 #endif

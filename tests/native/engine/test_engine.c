@@ -237,6 +237,21 @@ static void queue_made_to_measure_has_room_for_a_fence(void) {
     done(pair);
 }
 
+/* Its address is away when it is asked for: the agent must hear so, and ask again. */
+static void spare_that_cant_be_made_yet_is_made_later(void) {
+    behave(&manners);
+    struct pair *pair = pair_new(NULL);
+
+    fake_gid_there(1, false);
+    fake_auto(true);
+    nap_ms(200);
+    CHECK(!agent_all_ready());
+    CHECK_EQ(agent_malformed(), 0);
+    fake_gid_there(1, true);
+    CHECK(within(agent_all_ready, 20000));
+    done(pair);
+}
+
 /* B's address moves: B can answer no more, has nothing to send that would fail, and A tries for very long. */
 static void lost_gid_of_an_end_that_only_answers_moves_both(void) {
     const struct pair_options options = {.passive_b = true, .timeout = 20, .retry = 7};
@@ -547,6 +562,7 @@ static const struct test tests[] = {
     TEST(end_that_never_sends_moves_as_well),
     TEST(atomics_without_completions_of_their_own_are_waited_for),
     TEST(queue_made_to_measure_has_room_for_a_fence),
+    TEST(spare_that_cant_be_made_yet_is_made_later),
     TEST(lost_gid_of_an_end_that_only_answers_moves_both),
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),
