@@ -34,7 +34,7 @@ PATIENCE = 90.0  # s from the repair to the end: emulated, and a whole give-up
 PROTECTED = 30.0  # s until a job must be protected
 WHOLE = 60.0  # s until agents use every path again after a repair
 LOOK = 0.1  # s between looks
-WORDS = 20_000  # characters of each end's output that are kept
+WORDS = 200_000  # characters of each end's output that are kept
 TRIES = 4
 # Ports come back after half a second and jobs half a second later, so that fail-back is seen within a run.
 CONFIG: Mapping[str, Any] = {
@@ -118,6 +118,7 @@ class ProtectedJob:
             workload = replace(workload, server=lambda _: listen(plain))
         arrivals = RoceArrivals(bench.lab, CLIENT, bench.agents.asker(CLIENT).offset())
         self.running = Running(bench.lab, workload, where, arrivals)
+        self.zero: float | None = None  # when it was struck first (monotonic)
         self.protected_after: float | None = None
         self.why_not: dict[str, str] = {}
 
@@ -149,6 +150,7 @@ class ProtectedJob:
 
     def strike(self, fault: Fault, lasts: float = LASTS) -> None:
         """Inject it, wait, repair it."""
+        self.zero = time.monotonic() if self.zero is None else self.zero
         self.running.strike(Blow(fault, lasts, PATIENCE))
 
     def finish(self, patience: float = PATIENCE, fault: str = "") -> Result:
@@ -156,7 +158,7 @@ class ProtectedJob:
         outcome = self.running.outcome(time.monotonic() + patience)
         word = verdict(outcome, self.protected_after is not None)
         found = Result(self.name, fault, word, outcome.json(), self.protected_after, self.why_not)
-        struck = self.running.struck
+        struck = self.zero or self.running.struck
         if self.debug or not found.survived:
             found.words = {end: self.running.said(end)[-WORDS:] for end in self.running.ends}
         for host in (CLIENT, SERVER):

@@ -109,7 +109,7 @@ def draw(rng: random.Random) -> tuple[Fault, float, float]:
 def faults(bench: Protected, rng: random.Random, count: int) -> Outcome:
     """`count` random faults in a row on one job: both rails, both ends, during moves and during the way back."""
     struck, began = 0, time.monotonic()
-    with _job(bench, flow(10_000.0, "--stall", "120")) as job:
+    with _job(bench, flow(10_000.0, "--stall", "120"), debug=True) as job:
         # rcflow ends when its time is over; it is told by SIGINT when the last fault is over.
         while struck < count and job.running.running:
             fault, lasts, rest = draw(rng)
