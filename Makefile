@@ -5,7 +5,7 @@ C_FILES = $(shell git ls-files '*.c' '*.h')
 .PHONY: help setup demo test lint bench matrix explore clean
 
 help:
-	@echo "make demo    a live flow survives a link failure, with a timeline and figures"
+	@echo "make demo    an RDMA job between two guests survives the loss of its rail, with a timeline, a plot and figures"
 	@echo "make test    all tests (as root: they make namespaces, links and guests)"
 	@echo "make lint    ruff, mypy --strict, import-linter, hadolint, clang-format, C with -Wall -Wextra -Werror"
 	@echo "make bench   the measurements of docs/measurements.md"
@@ -17,7 +17,7 @@ setup:
 	@scripts/setup
 
 demo: setup
-	@$(PY) -m linkpass_lab demo
+	@$(PY) -m linkpass_lab demo --rdma
 
 test: setup
 	@$(PY) -m pytest

@@ -80,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
     demo = verbs.add_parser("demo", help="a flow survives the loss of the far host's switch port, step by step")
     demo.add_argument("--fabric", default="2x2", metavar="FABRIC", help="default: 2x2")
     demo.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
+    demo.add_argument("--rdma", action="store_true", help="an RDMA job between guests, instead of packets")
+    demo.add_argument("--picture", default="demo.png", metavar="PNG", help="with --rdma: the plot")
     demo.set_defaults(do=commands.demo)
     guests.add_verbs(verbs)
 

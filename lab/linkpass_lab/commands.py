@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from linkpass.errors import LinkPassError
@@ -211,6 +212,10 @@ def simulate(words: list[str]) -> int:
 
 def demo(options: argparse.Namespace) -> int:
     """The guided tour."""
+    if options.rdma:
+        from linkpass_lab.guests.demo import demonstrate as demonstrate_rdma
+
+        return demonstrate_rdma(Path(options.picture), as_json=options.json)
     from linkpass_lab.demo import demonstrate
 
     return demonstrate(fabrics.load(scenario.find_fabric(options.fabric)), as_json=options.json)
