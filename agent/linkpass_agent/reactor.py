@@ -21,7 +21,6 @@ from linkpass.model import (
     PortRecord,
     PortState,
     Signal,
-    Value,
     Verdict,
 )
 
@@ -33,6 +32,7 @@ from .judge import path as path_judge
 from .judge.holddown import HoldDownRule
 from .judge.port import Port
 from .judge.probing import Probing
+from .telling import evidence, hops_of, places, port_changes, roce_v2, show
 
 Telling = tuple[EventKind, str, str, str]  # kind, subject, text, cause
 
@@ -91,6 +91,8 @@ class Reactor:
         self._events, self._clock = events, clock
         self.rails = dict(identity.rails)
         self.ports = {name: Port(hold_down) for name in self.rails}
+        # port -> (signal, source) -> the latest that this source said, also what moved nothing
+        self.witnesses: dict[str, dict[tuple[Signal, str], Observation]] = {name: {} for name in self.rails}
         for port, reason in drains.items():
             if port in self.ports:
                 self.ports[port] = self.ports[port].drain(reason, clock.now())
@@ -114,13 +116,14 @@ class Reactor:
             before = self.ports.get(fact.port)
             if before is None:
                 continue
+            self.witnesses[fact.port][fact.signal, fact.source] = fact
             known = before.facts.get(fact.signal)
             after = before.observe(fact)
             if after is before:
                 continue
             self.ports[fact.port] = after
             if fact.signal in before.facts:
-                text = f"{fact.signal} {_show(known)} -> {_show(fact.value)}"
+                text = f"{fact.signal} {show(known)} -> {show(fact.value)}"
                 self._events.add(EventKind.SEEN, fact.port, text, fact.detail, {"source": fact.source}, fact.at)
             if after.reading().good is False and before.reading().good is not False and self._actuator:
                 self._actuator.lost_device(fact.port)
@@ -134,13 +137,13 @@ class Reactor:
         before = self.peers.get(record.host)
         self.peers[record.host] = record
         self._claim(record)
-        changes = _port_changes(before, record)
+        changes = port_changes(before, record)
         if changes:
             news = {"incarnation": record.incarnation, "version": record.version}
             self._events.add(EventKind.LEARNED, record.host, "; ".join(changes), data={**news})
         self._dirty.add(record.host)
         self._settle()
-        if before is None or _places(before) != _places(record):
+        if before is None or places(before) != places(record):
             self._update_targets()
 
     def probed(self, paths: Iterable[PathId]) -> None:
@@ -231,7 +234,13 @@ class Reactor:
             name,
             f"{old.state} -> {new.state}",
             new.cause,
-            {"from": old.state.value, "to": new.state.value, "flaps": new.flaps, "held_until": new.held_until},
+            {
+                "from": old.state.value,
+                "to": new.state.value,
+                "flaps": new.flaps,
+                "held_until": new.held_until,
+                "evidence": evidence(self.witnesses[name].values(), self._clock.now()),
+            },
             new.since,
         )
         self._dirty |= set(self.peers)
@@ -257,7 +266,7 @@ class Reactor:
         ports = tuple(self._port_record(name) for name in self.ports)
         if ports == self.record.ports and self.record.version:
             return
-        changes = _port_changes(self.record, replace(self.record, ports=ports))
+        changes = port_changes(self.record, replace(self.record, ports=ports))
         self.record = HostRecord(
             self._me.host, self._me.incarnation, self.record.version + 1, self._me.addresses, ports
         )
@@ -364,7 +373,12 @@ class Reactor:
         self._tell(host, [(EventKind.REFUSED, host, refusal, "") for refusal in plan.refused])
         shadow = "" if self._actuator else " (shadow: not done)"
         told = [
-            (EventKind.DECIDED, s.route.destination, f"{_hops(s.before)} -> {_hops(s.after)}{shadow}", s.cause)
+            (
+                EventKind.DECIDED,
+                s.route.destination,
+                f"{hops_of(s.before)} -> {hops_of(s.after)}{shadow}",
+                s.cause,
+            )
             for s in plan.steps
         ]
         if not plan.steps:
@@ -382,10 +396,10 @@ class Reactor:
             if outcome.error or outcome.hops != outcome.step.after:
                 self._retry.add(host)
             if outcome.error:
-                text = f"{outcome.error}; the route stays {_hops(outcome.hops)}"
+                text = f"{outcome.error}; the route stays {hops_of(outcome.hops)}"
                 results.append((EventKind.FAILED, destination, text, cause))
             else:
-                results.append((EventKind.ACTED, destination, _hops(outcome.hops), cause))
+                results.append((EventKind.ACTED, destination, hops_of(outcome.hops), cause))
         if not again or results != self._told_results.get(host):
             self._add(host, results)
         self._told_results[host] = results
@@ -400,32 +414,3 @@ class Reactor:
     def _add(self, host: str, telling: list[Telling]) -> None:
         for kind, subject, text, cause in telling:
             self._events.add(kind, subject, text, cause, {"peer": host})
-
-
-def roce_v2(gids: tuple[str, ...]) -> tuple[str, ...]:
-    """The RoCEv2 GIDs of a `Signal.GIDS` value, in the order of their indexes."""
-    return tuple(gid for _, kind, gid in (entry.split() for entry in gids) if kind == "RoCEv2")
-
-
-def _places(record: HostRecord) -> list[tuple[str, tuple[str, ...]]]:
-    """What a host's paths hang on: rails and the addresses there."""
-    return [(p.rail, p.addresses[:1]) for p in record.ports]
-
-
-def _show(value: Value | None) -> str:
-    if value is None:
-        return "unobservable"
-    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
-
-
-def _hops(hops: Iterable[Hop]) -> str:
-    return " + ".join(f"{h.device} via {h.via}" for h in hops) or "nothing"
-
-
-def _port_changes(before: HostRecord | None, after: HostRecord) -> list[str]:
-    old = {p.name: p.state for p in before.ports} if before else {}
-    return [
-        f"{p.name} {old.get(p.name, PortState.UNKNOWN)} -> {p.state} ({p.cause})"
-        for p in after.ports
-        if p.state != old.get(p.name, PortState.UNKNOWN)
-    ]

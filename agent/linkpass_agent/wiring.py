@@ -47,6 +47,7 @@ from linkpass_topology.view import changed_ports
 
 from . import log as logs
 from . import memory as memories
+from . import observing
 from .act.ledger import Ledger
 from .act.routes import RouteActuator, RouteRule
 from .act.rtnl import Rtnl
@@ -65,6 +66,7 @@ from .keys import KeyDesk
 from .memory import Memory
 from .reactor import Identity, Reactor
 from .see import carrier
+from .see.names import Names
 from .see.netlink import LinkEvents, Sweep
 from .see.probe_wire import ProbeCodec
 from .see.prober import Prober
@@ -91,26 +93,14 @@ def keys(settings: Settings) -> list[bytes]:
     return [k.secret for k in keyring.load(settings.share.keyring).keys]
 
 
-def interface_index(device: str) -> int | None:
-    """The kernel's index of a device, None if there is no such device."""
-    try:
-        return socket.if_nametoindex(device)
-    except OSError:
-        return None
+def _names(settings: Settings) -> Names:
+    return Names([p.name for p in settings.ports], {p.name: p.pci for p in settings.ports if p.pci})
 
 
-def interface_name(index: int) -> str | None:
-    """The device with this index, None if there is none."""
-    try:
-        return socket.if_indextoname(index)
-    except OSError:
-        return None
-
-
-def _actuator(settings: Settings, kernel: Rtnl) -> RouteActuator:
+def _actuator(settings: Settings, kernel: Rtnl, names: Names) -> RouteActuator:
     routes = settings.routes
     rule = RouteRule(routes.metric, routes.protocol, routes.table, routes.nexthop_base)
-    return RouteActuator(kernel, Ledger(_folder(settings.paths.run) / "ledger.json"), rule, interface_index)
+    return RouteActuator(kernel, Ledger(_folder(settings.paths.run) / "ledger.json"), rule, names.index)
 
 
 def _folder(path: Path) -> Path:
@@ -126,8 +116,9 @@ def undo(settings: Settings) -> int:
     claimed = claim(settings.paths.socket)  # refuses while an agent lives
     kernel = Rtnl()
     try:
-        actuator = _actuator(settings, kernel)
-        for line in actuator.adopt(interface_name):
+        names = _names(settings)
+        actuator = _actuator(settings, kernel, names)
+        for line in actuator.adopt(names.at_or_device):
             print(line)
         actuator.undo(keep_stranded=False)
         print("nothing of LinkPass is left in the kernel")
@@ -158,10 +149,11 @@ class Agent:
         rule = HoldDownRule(settings.hold_down.first, settings.hold_down.max, settings.hold_down.decay)
         probe = settings.probe
 
+        self.names = names = _names(settings)
         self.kernel = Rtnl()
-        self.routes = _actuator(settings, self.kernel) if settings.mode == "act" else None
+        self.routes = _actuator(settings, self.kernel, names) if settings.mode == "act" else None
         if self.routes:
-            for line in self.routes.adopt(interface_name):
+            for line in self.routes.adopt(names.at_or_device):
                 self.events.add(EventKind.AGENT, settings.host, line)
         self.probing = Probing(
             ProbeRule(rule, probe.timeout, probe.lost, grace=probe.timeout),
@@ -188,6 +180,7 @@ class Agent:
             2 * probe.max_rate,
             self.reactor.probed,
             self.clock,
+            names.device,
         )
         self.gossip = GossipUdp(
             Gossip(
@@ -204,13 +197,18 @@ class Agent:
         self.switches = SwitchWatch(
             fabrics.load(settings.fabric) if settings.fabric else None, self.events, self.clock
         )
-        self.files = carrier.CarrierFiles(rails)
-        self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock)
-        self.links = LinkEvents(rails, self.reactor.observe, self._look_soon, self.clock)
-        self.rdma = RdmaWatch(rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports})
+        self.files = carrier.CarrierFiles(rails, device=names.device)
+        self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock, names)
+        self.links = LinkEvents(names, self.reactor.observe, self._look_soon, self.clock)
+        self.rdma = RdmaWatch(
+            rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports}, names.device
+        )
+        self.observing = observing.of(
+            settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock
+        )
         self.jobs = Jobs(
             settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._jobs_talk_to_others,
-            self.events, self.clock, {p: locality.read(p) for p in rails},
+            self.events, self.clock, {p: locality.read(names.device(p)) for p in rails},
         ) if settings.jobs.enabled else None  # fmt: skip
         if self.jobs:
             self.reactor.watcher = self.jobs
@@ -240,7 +238,7 @@ class Agent:
         for port in self.reactor.record.ports:
             self.prober.listen(port.name, () if port.state in gone else port.addresses)
         ends = [p for p in self.reactor.record.ports if p.addresses and p.state not in gone]
-        self.gossip.set_rails({p.rail: RailEnd(p.addresses[0], p.name) for p in ends})
+        self.gossip.set_rails({p.rail: RailEnd(p.addresses[0], self.names.device(p.name)) for p in ends})
 
     def _gossiped(self, output: Output) -> None:
         match output:
@@ -331,10 +329,11 @@ class Agent:
         while True:
             self._look.clear()
             self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
+            self.reactor.observe(self.observing.look())
             self.files.reopen()
             self._listen()  # an address may have become usable for us only now
             if self.routes:
-                self.reactor.drifted(self.routes.verify(interface_name))
+                self.reactor.drifted(self.routes.verify(self.names.at_or_device))
                 self._drop_abandoned(self.routes)
             in_use = self._paths_in_use()
             if in_use != self._in_use:
@@ -374,6 +373,7 @@ class Agent:
             raise LinkPassError(f"can't listen at {e.strerror}; see share.listen") from e
         if self.jobs:
             self.jobs.open()
+        self.observing.open(kernel_log=self.settings.see.kernel_log)
         self.events.add(
             EventKind.AGENT,
             self.settings.host,
@@ -388,6 +388,7 @@ class Agent:
                 ),
                 tasks.create_task(self.sweeps()),
                 tasks.create_task(self.ticks()),
+                tasks.create_task(self.observing.rounds(self.settings.see.ethtool)),
             ]
             if self.jobs:
                 running.append(tasks.create_task(self.jobs.beats()))
@@ -405,6 +406,7 @@ class Agent:
         self.gossip.close()
         self.files.close()
         self.rdma.close()
+        self.observing.close()
         if self.routes and self.settings.routes.on_stop == "undo":
             kept = self.routes.undo(keep_stranded=True)
             if kept:

@@ -12,6 +12,7 @@ from linkpass.clock import SystemClock
 from linkpass.model import Observation, Signal, Value
 from linkpass_agent.see import carrier
 from linkpass_agent.see.carrier import CarrierFiles
+from linkpass_agent.see.names import Names
 from linkpass_agent.see.netlink import LinkEvents, Sweep
 from tests.system.sandbox import Sandbox, sandbox
 
@@ -66,7 +67,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def events(*ports: str) -> AsyncIterator[Seen]:
     """Link events of these ports, subscribed to."""
     seen = Seen()
-    task = asyncio.create_task(LinkEvents(ports, seen.emit, seen.moved, CLOCK).run())
+    task = asyncio.create_task(LinkEvents(Names(ports), seen.emit, seen.moved, CLOCK).run())
     await asyncio.sleep(0.1)  # the subscription; nothing tells of it
     try:
         yield seen
@@ -171,7 +172,7 @@ async def test_events_survive_a_storm_that_overflows_their_socket(box: Sandbox) 
 async def test_sweep_sees_every_fact_of_a_port(box: Sandbox) -> None:
     box.ip("addr", "add", "10.10.0.9/24", "dev", "a-rail0")
     box.ip("addr", "add", "fd10::1/64", "dev", "a-rail0", "nodad")
-    seen = await Sweep(["a-rail0"], 3, CLOCK).look()
+    seen = await Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
     assert facts(seen) == {
         Signal.PRESENT: True,
         Signal.ADMIN: True,
@@ -185,12 +186,12 @@ async def test_sweep_sees_every_fact_of_a_port(box: Sandbox) -> None:
 async def test_sweep_leaves_out_addresses_that_can_not_be_used_yet(box: Sandbox) -> None:
     box.far_end(0, up=False)  # without carrier duplicate address detection doesn't end
     box.ip("addr", "add", "fd10::1/64", "dev", "a-rail0")
-    seen = await Sweep(["a-rail0"], 3, CLOCK).look()
+    seen = await Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
     assert facts(seen)[Signal.ADDRESSES] == ("10.10.0.1",)
 
 
 async def test_sweep_says_absent_only_after_so_many_looks(box: Sandbox) -> None:
-    sweep = Sweep(["a-rail0", "never0"], 3, CLOCK)
+    sweep = Sweep(["a-rail0", "never0"], 3, CLOCK, Names(["a-rail0", "never0"]))
     box.ip("link", "del", "a-rail0")
     assert await sweep.look() == []
     assert await sweep.look() == []
@@ -206,7 +207,7 @@ async def test_sweep_says_absent_only_after_so_many_looks(box: Sandbox) -> None:
 
 
 async def test_sweep_after_sweep_leaks_no_descriptor(box: Sandbox) -> None:
-    sweep = Sweep(["a-rail0"], 3, CLOCK)
+    sweep = Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"]))
     await sweep.look()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(50):
@@ -319,3 +320,24 @@ async def test_files_see_every_flap_where_the_kernel_holds_link_events_back(box:
         seen.all.clear()
         await flap(box, 1)
         assert seen.values(Signal.CARRIER, "a-rail1")[-2 * FLAPS :] == [False, True] * FLAPS
+
+
+async def test_renamed_device_stays_the_same_port_and_its_link_events_are_still_seen(box: Sandbox) -> None:
+    names = Names(["a-rail0"])
+    seen = Seen()
+    task = asyncio.create_task(LinkEvents(names, seen.emit, seen.moved, CLOCK).run())
+    await asyncio.sleep(0.1)
+    try:
+        box.ip("link", "set", "a-rail0", "down")
+        box.ip("link", "set", "a-rail0", "name", "other7")
+        box.ip("link", "set", "other7", "up")
+        await until(lambda: names.device("a-rail0") == "other7")
+        await seen.when(Signal.ADMIN, False)
+        await until(lambda: seen.values(Signal.ADMIN)[-1:] == [True])
+        assert False not in seen.values(Signal.PRESENT)
+        (sweep,) = [o for o in await Sweep(["a-rail0"], 3, CLOCK, names).look() if o.signal is Signal.PRESENT]
+        assert (sweep.port, sweep.value) == ("a-rail0", True)
+        assert [m.text for m in names.moves()] == ["a-rail0 is called other7 now"]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

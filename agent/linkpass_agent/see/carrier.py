@@ -37,10 +37,12 @@ class Files:
 
 
 class CarrierFiles:
-    """Open files of the ports' carrier state. A port that is missing is looked for again by `reopen`."""
+    """Open files of the ports' carrier state. A port that is missing is looked for again by `reopen`.
 
-    def __init__(self, ports: Collection[str], root: Path = SYSFS) -> None:
-        self._root = root
+    `device` gives the name that a port's device has now."""
+
+    def __init__(self, ports: Collection[str], root: Path = SYSFS, device: Callable[[str], str] = str) -> None:
+        self._root, self._device = root, device
         self._ports = tuple(ports)
         self._files: dict[str, Files] = {}
         self._told_at = float("-inf")
@@ -49,7 +51,7 @@ class CarrierFiles:
     def reopen(self) -> None:
         """Open what isn't open: a device that came, or another one that took a port's name."""
         for port in self._ports:
-            folder, files = self._root / port, self._files.get(port)
+            folder, files = self._root / self._device(port), self._files.get(port)
             try:
                 if files and (folder / "carrier").stat().st_ino != os.fstat(files.carrier).st_ino:
                     self._files.pop(port).close()

@@ -8,7 +8,8 @@ anew counts as the same by its name.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,22 @@ class Place:
         return f"{self.pci} port {self.number}" if self.number else self.pci
 
 
+def links() -> dict[str, int]:
+    """Every network device of our namespace, and its interface index."""
+    return {name: index for index, name in socket.if_nameindex()}
+
+
+def interface_index(device: str) -> int | None:
+    """The kernel's index of a device, None if there is no such device."""
+    try:
+        return socket.if_nametoindex(device)
+    except OSError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What `refresh` found: a port has another device name, none (now ""), or one again."""
+    """A port has another device name, none (now ""), or one again."""
 
     label: str
     before: str
@@ -42,15 +56,23 @@ class Moved:
 class Names:
     """Labels of ports <-> names and indexes of devices. `places` pins labels to PCI addresses from the start."""
 
-    def __init__(self, labels: Iterable[str], places: Mapping[str, str] | None = None, net: Path = NET) -> None:
-        self._net = net
+    def __init__(
+        self,
+        labels: Iterable[str],
+        places: Mapping[str, str] | None = None,
+        net: Path = NET,
+        links: Callable[[], Mapping[str, int]] = links,
+        lookup: Callable[[str], int | None] = interface_index,
+    ) -> None:
+        self._net, self._links, self._lookup = net, links, lookup
         self._device = {label: label for label in labels}
         self._pinned: dict[str, Place] = {
             label: Place(pci.lower(), 0) for label, pci in (places or {}).items() if pci
         }
         self._index: dict[str, int] = {}
-        self._by_configuration = frozenset(self._pinned)
-        self._gone: set[str] = set()
+        self._kind: dict[str, str] = {}
+        self._gone = set(self._device)
+        self._moves: list[Moved] = []
         self.refresh()
 
     def device(self, label: str) -> str:
@@ -62,15 +84,27 @@ class Names:
         return next((n for n, d in self._device.items() if d == device and n not in self._gone), None)
 
     def index(self, label: str) -> int | None:
-        """The interface index of a port's device; None while it is gone."""
-        device = self.device(label)
-        if label in self._gone or (found := text(self._net / device / "ifindex")) is None:
-            return None
-        return int(found)
+        """The interface index of a port's device; None while it is gone. Of what is no port, the device so called."""
+        if label not in self._device:
+            return self._lookup(label)
+        if label not in self._gone and self._lookup(self._device[label]) != self._index[label]:
+            self.refresh()
+        return None if label in self._gone else self._index[label]
 
     def at(self, index: int) -> str | None:
         """The port with this interface index."""
         return next((n for n, i in self._index.items() if i == index and n not in self._gone), None)
+
+    def at_or_device(self, index: int) -> str | None:
+        """The port with this interface index, or the device that is no port."""
+        label = self.at(index)
+        if label is not None:
+            return label
+        try:
+            device = socket.if_indextoname(index)
+        except OSError:
+            return None
+        return None if device in self._device else device
 
     def place(self, label: str) -> str:
         """The PCI address, and the port's number where it isn't the first; "" without one."""
@@ -78,76 +112,76 @@ class Names:
         return str(place) if place else ""
 
     def event(self, index: int, device: str) -> str | None:
-        """A link event named a device: the port that it is, following a new name at once."""
+        """A link event named a device: the port that it is. A new name or a device made anew is followed at once."""
         label = self.at(index)
-        if label is not None and self._device[label] != device:
-            self._device[label] = device
-        return label if label is not None else self.label(device)
+        concerns = device in self._device or device in self._device.values()
+        if (label is None and concerns) or (label is not None and self._device[label] != device):
+            self.refresh()
+            label = self.at(index)
+        return label
 
-    def refresh(self) -> list[Moved]:
-        """Look where the ports' devices are now; what moved."""
-        moved = []
+    def moves(self) -> list[Moved]:
+        """What moved since the last call."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def refresh(self, found: Mapping[str, int] | None = None) -> None:
+        """Look where the ports' devices are now. `found`: all devices and their indexes, if they are known."""
+        found = self._links() if found is None else found
+        taken: set[str] = set()
         for label, before in self._device.items():
-            if label not in self._gone and self._same(label, before):
-                continue
-            now = self._find(label)
-            if now is None:
+            now = self._find(label, found)
+            if now is None or now in taken:
                 if label in self._index and label not in self._gone:
-                    self._gone.add(label)
-                    moved.append(Moved(label, before, "", self._missing(label)))
-                elif label not in self._index:
-                    self._gone.add(label)
+                    self._moves.append(Moved(label, before, "", self._missing(label, found)))
+                self._gone.add(label)
                 continue
-            was_gone = label in self._gone
+            taken.add(now)
             self._gone.discard(label)
-            self._pin(label, now)
-            if now != before or (was_gone and before != label):
-                moved.append(Moved(label, before, now, f"{before} is called {now} now{self._by(label)}"))
-        return moved
+            known = self._index.get(label) == found[now] and before == now
+            self._device[label], self._index[label] = now, found[now]
+            if not known:
+                self._pin(label, now)
+                if now != before:
+                    place = f" (PCI {self.place(label)})" if self.place(label) else ""
+                    self._moves.append(Moved(label, before, now, f"{before} is called {now} now{place}"))
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _same(self, label: str, device: str) -> bool:
-        return label in self._index and text(self._net / device / "ifindex") == str(self._index[label])
-
-    def _find(self, label: str) -> str | None:
-        index, place = self._index.get(label), self._pinned.get(label)
-        if index is None and place is None:
-            return label if (self._net / label / "ifindex").exists() else None
-        for device in self._devices():
-            if index is not None and text(self._net / device / "ifindex") == str(index):
+    def _find(self, label: str, found: Mapping[str, int]) -> str | None:
+        index, place, device = self._index.get(label), self._pinned.get(label), self._device[label]
+        if index is not None:
+            if found.get(device) == index:
                 return device
+            if (renamed := next((d for d, i in found.items() if i == index), None)) is not None:
+                return renamed
         if place is not None:
-            return next((d for d in self._devices() if where(self._net / d) == place), None)
-        for candidate in (self.device(label), label):
-            if (self._net / candidate / "ifindex").exists() and where(self._net / candidate) is None:
-                return candidate
-        return None
+            return self._there(label, place, found)
+        return next((d for d in (device, label) if d in found), None)
+
+    def _there(self, label: str, place: Place, found: Mapping[str, int]) -> str | None:
+        """The device at a place; of several (representors sit at their parent's) the one of the same kind."""
+        there = [d for d in found if where(self._net / d) == place]
+        if len(there) > 1 and (kind := self._kind.get(label)) is not None:
+            there = [d for d in there if self._kind_of(d) == kind]
+        if len(there) > 1 and self._device[label] in there:
+            return self._device[label]
+        return there[0] if len(there) == 1 else None
 
     def _pin(self, label: str, device: str) -> None:
-        self._device[label] = device
-        found = text(self._net / device / "ifindex")
-        if found is not None:
-            self._index[label] = int(found)
+        self._kind[label] = self._kind_of(device)
         if label not in self._pinned and (place := where(self._net / device)) is not None:
             self._pinned[label] = place
 
-    def _missing(self, label: str) -> str:
+    def _kind_of(self, device: str) -> str:
+        return text(self._net / device / "phys_port_name") or ""
+
+    def _missing(self, label: str, found: Mapping[str, int]) -> str:
         place = self._pinned.get(label)
-        other = where(self._net / label)
+        other = where(self._net / label) if label in found else None
         if place is not None and other is not None and other != place:
             return f"{label} is another NIC now, at {other}; the port's own, at {place}, is gone"
         return "the device is gone"
-
-    def _by(self, label: str) -> str:
-        place = self._pinned.get(label)
-        return f" (PCI {place})" if place else ""
-
-    def _devices(self) -> list[str]:
-        try:
-            return sorted(entry.name for entry in self._net.iterdir())
-        except OSError:
-            return []
 
 
 def where(netdev: Path) -> Place | None:

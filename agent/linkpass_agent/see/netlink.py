@@ -17,6 +17,8 @@ from pyroute2 import AsyncIPRoute
 from linkpass.clock import Clock
 from linkpass.model import Observation, Signal, Value
 
+from .names import Names
+
 IFF_UP = 0x1  # include/uapi/linux/if.h
 IFF_LOWER_UP = 0x10000
 RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100  # include/uapi/linux/rtnetlink.h
@@ -30,8 +32,8 @@ log = logging.getLogger(__name__)
 class LinkEvents:
     """Subscribes to link and address events and emits what they say of our ports."""
 
-    def __init__(self, ports: Collection[str], emit: Emit, look_anew: Callable[[], None], clock: Clock) -> None:
-        self._ports = frozenset(ports)
+    def __init__(self, names: Names, emit: Emit, look_anew: Callable[[], None], clock: Clock) -> None:
+        self._names = names
         self._emit = emit
         self._look_anew = look_anew
         self._clock = clock
@@ -60,14 +62,16 @@ class LinkEvents:
             return
         if event not in ("RTM_NEWLINK", "RTM_DELLINK"):
             return
-        name = message.get("IFLA_IFNAME")
-        if name not in self._ports or message.get("family") not in (0, None):
+        if message.get("family") not in (0, None):
             return  # family 7 (AF_BRIDGE) repeats a link as a bridge port
+        port = self._names.event(message["index"], message.get("IFLA_IFNAME") or "")
+        if port is None:
+            return
         now = self._clock.now()
         if event == "RTM_DELLINK":
-            self._emit([Observation(now, "netlink", name, Signal.PRESENT, False)])
+            self._emit([Observation(now, "netlink", port, Signal.PRESENT, False)])
         else:
-            self._emit(link_observations(message, name, now, "netlink"))
+            self._emit(link_observations(message, port, now, "netlink"))
 
 
 def link_observations(message: Any, name: str, now: float, source: str) -> list[Observation]:
@@ -88,8 +92,9 @@ def link_observations(message: Any, name: str, now: float, source: str) -> list[
 class Sweep:
     """The slow, full look: every port's link facts and addresses, and which ports are missing."""
 
-    def __init__(self, ports: Collection[str], absent_sweeps: int, clock: Clock) -> None:
+    def __init__(self, ports: Collection[str], absent_sweeps: int, clock: Clock, names: Names) -> None:
         self._ports = tuple(ports)
+        self._names = names
         self._absent_sweeps = absent_sweeps
         self._clock = clock
         self._missed = dict.fromkeys(self._ports, 0)
@@ -105,10 +110,11 @@ class Sweep:
         except OSError as e:
             now = self._clock.now()
             return [Observation(now, "sweep", p, Signal.CARRIER, None, str(e)) for p in self._ports]
-        found = {m.get("IFLA_IFNAME"): m for m in links}
+        found = {m["index"]: m for m in links}
+        self._names.refresh({str(m.get("IFLA_IFNAME")): m["index"] for m in links})
         seen: list[Observation] = []
         for port in self._ports:
-            link = found.get(port)
+            link = found.get(self._names.index(port) or 0)
             if link is not None:
                 self._missed[port] = 0
                 seen += link_observations(link, port, now, "sweep")

@@ -45,7 +45,9 @@ class Prober:
         answer_rate: float,
         changed: Callable[[list[PathId]], None],
         clock: Clock,
+        device: Callable[[str], str] = str,
     ) -> None:
+        self._device = device  # a port's name -> what its device is called now
         self._probing, self._codec, self._rails = probing, codec, rails
         self._udp_port, self._session, self._changed, self._clock = udp_port, session, changed, clock
         self._answer_rate = answer_rate
@@ -62,7 +64,7 @@ class Prober:
         """Have one socket on each address of `port`, and no other; new ones if the device was made anew."""
         wanted = {(port, a) for a in addresses}
         for key, ear in [(k, e) for k, e in self._ears.items() if k[0] == port]:
-            if key not in wanted or ear.interface != _index(port):
+            if key not in wanted or ear.interface != _index(self._device(port)):
                 self._drop_ear(key)
         for key in wanted - set(self._ears):
             try:
@@ -96,13 +98,13 @@ class Prober:
         family = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
         sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, port.encode())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._device(port).encode())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 6)  # network control, linux/pkt_sched.h
             sock.bind((address, self._udp_port))
         except OSError:
             sock.close()
             raise
-        ear = Ear(port, self._rails[port], rail_mark(self._rails[port]), sock, _index(port))
+        ear = Ear(port, self._rails[port], rail_mark(self._rails[port]), sock, _index(self._device(port)))
         self._ears[port, address] = ear
         self._loop.add_reader(sock, self._readable, ear)
 

@@ -45,7 +45,14 @@ class PortFiles:
     """The open files of one port. `rdma` None: a net device without an RDMA device."""
 
     def __init__(
-        self, netdev: str, rdma: RdmaPort | None, infiniband: Path = INFINIBAND, net: Path = NET, door: Door = SYSTEM
+        self,
+        netdev: str,
+        rdma: RdmaPort | None,
+        infiniband: Path = INFINIBAND,
+        net: Path = NET,
+        door: Door = SYSTEM,
+        *,
+        counters: bool = True,
     ) -> None:
         self.netdev, self.rdma = netdev, rdma
         self._door = door
@@ -54,7 +61,7 @@ class PortFiles:
         self._state, self._phys, self._rate = (self._file(port / n if port else None) for n in _FACTS)
         self._speed = self._file(net / netdev / "speed")
         self._changes = self._file(net / netdev / "carrier_changes")
-        self._counters = [(kind, file) for kind, file in self._found(port, net / netdev)]
+        self._counters = list(self._found(port, net / netdev)) if counters else []
         self._seen_changes: bytes | None = None
         self._last_speed: int | None = None
         self._looks = 0

@@ -65,8 +65,14 @@ class RdmaWatch:
     """
 
     def __init__(
-        self, ports: Iterable[str], emit: Emit, clock: Clock, choice: Mapping[str, str] | None = None
+        self,
+        ports: Iterable[str],
+        emit: Emit,
+        clock: Clock,
+        choice: Mapping[str, str] | None = None,
+        netdev: Callable[[str], str] = str,
     ) -> None:
+        self._netdev = netdev  # a port's name -> what its net device is called now
         self._ports = tuple(ports)
         self._emit = emit
         self._clock = clock
@@ -74,12 +80,14 @@ class RdmaWatch:
         self._devices: dict[str, _Device] = {}
         self._behind: dict[str, RdmaPort] = {}
         self._sweeps = 0
+        self._anew = False
         self._loop = asyncio.get_running_loop()
 
     def refresh(self) -> list[Observation]:
         """All that can be seen now of the RDMA ports. Ports without an RDMA device give nothing."""
         seen: list[Observation] = []
-        full = self._sweeps % GID_SWEEPS == 0
+        full = self._sweeps % GID_SWEEPS == 0 or self._anew
+        self._anew = False
         self._sweeps += 1
         for port in self._ports:
             rdma = self._find(port, full)
@@ -94,6 +102,10 @@ class RdmaWatch:
         for name in set(self._devices) - {r.device for r in self._behind.values()}:
             self._devices.pop(name).close()
         return seen
+
+    def look_anew(self) -> None:
+        """A device came, went or has another name: the next `refresh` looks for all of them."""
+        self._anew = True
 
     @property
     def behind(self) -> Mapping[str, RdmaPort]:
@@ -111,7 +123,7 @@ class RdmaWatch:
         if chosen != "auto":
             return None if chosen == "none" else RdmaPort(chosen, 1)
         known = self._behind.get(port)
-        return known if known and known.device in self._devices and not full else behind(port)
+        return known if known and known.device in self._devices and not full else behind(self._netdev(port))
 
     def _read(self, port: str, rdma: RdmaPort, *, gids: bool) -> list[Observation]:
         now = self._clock.now()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def unit() -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser = configparser.ConfigParser(strict=False, interpolation=None)  # DeviceAllow comes twice
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string((ROOT / "agent" / "linkpassd.service").read_text())
     return parser
