@@ -31,6 +31,66 @@ class PortView(Model):
     gids: list[str] = Field(default_factory=list, description="index, type and GID")
 
 
+class FactView(Model):
+    """What one witness said last of one fact."""
+
+    signal: str
+    source: str
+    value: str | None = Field(description="None: it looked, and could not observe")
+    age: float
+    detail: str
+
+
+class EvidenceView(Model):
+    """One reading that a finding rests on."""
+
+    age: float
+    source: str
+    text: str
+
+
+class FindingView(Model):
+    """A rule that holds of the port now."""
+
+    rule: str
+    act: str = Field(description="alarm, suspect or down")
+    since: float = Field(description="seconds")
+    text: str
+    evidence: list[EvidenceView]
+
+
+class CounterView(Model):
+    """One counter that rules watch."""
+
+    source: str
+    role: str
+    value: int | None
+    note: str = Field(description="why it tells nothing, if it doesn't: saturated, unreadable")
+    grew: float | None = Field(description="seconds since it last grew")
+
+
+class ExplainView(Model):
+    """A port's story: what it is, what is seen of it, what rules say, and what came of it, in order."""
+
+    port: str
+    rail: str
+    state: str
+    cause: str
+    since: float
+    device: str = Field(description="what the net device is called now")
+    pci: str
+    rdma: str = Field(description="RDMA device and port number")
+    guid: str
+    driver: str
+    facts: list[FactView]
+    findings: list[FindingView]
+    counters: list[CounterView]
+    module: str = Field(description="diagnostics of the plugged module")
+    fec: str
+    unseen: dict[str, str] = Field(description="what could not be observed, and why")
+    story: list["EventView"]
+
+
 class PathView(Model):
     """One path to a peer."""
 

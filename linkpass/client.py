@@ -89,6 +89,11 @@ class Client:
         """Whether anything still uses a port."""
         return dict(self.get(port_target(port, "quiet")))
 
+    def explain(self, port: str, limit: int | None = None) -> dict[str, Any]:
+        """A port's story: facts, findings, counters and the newest `limit` events about it."""
+        found: dict[str, Any] = self.get(port_target(port, "explain") + _query(limit=limit))
+        return found
+
     def jobs(self) -> list[dict[str, Any]]:
         return list(self.get("/v1/jobs"))
 

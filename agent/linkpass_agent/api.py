@@ -27,6 +27,7 @@ from linkpass.api import (
     DrainAnswer,
     DrainRequest,
     EventView,
+    ExplainView,
     JobView,
     KeyAnswer,
     KeyChangeRequest,
@@ -85,6 +86,10 @@ class Facade(Protocol):
 
     def events(self, since: int | None, limit: int) -> Sequence[EventView]:
         """Oldest first: the first `limit` after number `since`; without `since` the newest `limit`."""
+        ...
+
+    def explain(self, port: str, limit: int) -> ExplainView:
+        """With the newest `limit` events about it. NotFoundError for an unknown port."""
         ...
 
     def subscribe(self) -> Following:
@@ -187,6 +192,16 @@ OPERATIONS = (
         "quiet",
         QuietView,
         errors=(404,),
+    ),
+    Operation(
+        "GET",
+        "/v1/ports/{port}/explain",
+        "explain",
+        "A port's story: what is seen of it, what rules say, and what came of it",
+        "explain",
+        ExplainView,
+        query=("limit",),
+        errors=(400, 404),
     ),
     Operation("GET", "/v1/jobs", "jobs", "RDMA jobs that are attached", "jobs", JobView, "list"),
     Operation("GET", "/v1/qps", "qps", "Their queue pairs", "qps", QpView, "list", ("job",), errors=(400, 404)),
@@ -339,6 +354,10 @@ class Api:
 
     async def quiet(self, request: Request) -> Response:
         return _json(self.facade.quiet(request.path_params["port"]).model_dump_json())
+
+    async def explain(self, request: Request) -> Response:
+        limit = _number(request, "limit", 1, MAX_EVENTS) or EVENTS
+        return _json(self.facade.explain(request.path_params["port"], limit).model_dump_json())
 
     async def jobs(self, request: Request) -> Response:
         return _list(self.facade.jobs())

@@ -8,6 +8,7 @@ from linkpass import __version__
 from linkpass.api import (
     DrainAnswer,
     EventView,
+    ExplainView,
     JobView,
     KeyAnswer,
     KeyView,
@@ -25,10 +26,12 @@ from linkpass.clock import Clock
 from linkpass.errors import NotFoundError
 from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
+from .explain import explain
 from .jobs.views import JobsFacade
 from .judge.port import Port
 from .keys import KeyDesk
 from .memory import Drained, Memory, State
+from .observing import Observing
 from .reactor import Reactor
 from .story import Follower, Story
 
@@ -63,7 +66,9 @@ class AgentFacade:
         jobs: JobsFacade | None = None,
         incidents: Callable[[], list[str]] = list,
         keys: KeyDesk | None = None,
+        observing: Observing | None = None,
     ) -> None:
+        self._observing = observing
         self._jobs = jobs or JobsFacade(None, clock)
         self._incidents, self._keys = incidents, keys
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
@@ -133,6 +138,9 @@ class AgentFacade:
 
     def events(self, since: int | None, limit: int) -> Sequence[EventView]:
         return self._story.events(since, limit)
+
+    def explain(self, port: str, limit: int) -> ExplainView:
+        return explain(port, self._reactor, self._story, self._observing, self._clock.now(), limit)
 
     def subscribe(self) -> Follower:
         return self._story.subscribe()

@@ -6,6 +6,7 @@ behind is let go; it can come again and ask for what it missed.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import islice
 
@@ -82,6 +83,11 @@ class Story:
         else:
             chosen = islice((e for e in self._events if e.seq > since), limit)
         return [event_view(e) for e in chosen]
+
+    def about(self, concerns: Callable[[Event], bool], limit: int) -> list[EventView]:
+        """The newest `limit` of those that concern something, oldest first."""
+        found = deque((e for e in self._events if concerns(e)), maxlen=limit)
+        return [event_view(e) for e in found]
 
     def subscribe(self) -> Follower:
         """A new follower, from the next event on. RefusedError when there are too many."""

@@ -215,7 +215,7 @@ class Agent:
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
-            self.switches.lines, self.keys,
+            self.switches.lines, self.keys, self.observing,
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}

@@ -15,6 +15,7 @@ from linkpass.ctl import (
     completion,
     drain,
     events,
+    explain,
     jobs,
     keys,
     migrate,
@@ -33,6 +34,7 @@ from linkpass.errors import LinkPassError, UnreachableError
 VERBS: tuple[Verb, ...] = (
     status.VERB,
     ports.VERB,
+    explain.VERB,
     paths.VERB,
     peers.VERB,
     events.VERB,

@@ -10,6 +10,8 @@ from linkpass.ctl.verb import OK, Context, Verb
 # linkpass.model.EventKind, spelled out so that the command starts without it.
 KINDS = {
     "seen": "",
+    "hint": "",
+    "finding": YELLOW,
     "verdict": YELLOW,
     "shared": "",
     "learned": "",

@@ -4,8 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from linkpass.api import (
+    CounterView,
     DrainAnswer,
     EventView,
+    EvidenceView,
+    ExplainView,
+    FactView,
+    FindingView,
     JobView,
     KeyAnswer,
     KeyView,
@@ -43,6 +48,40 @@ STEP = StepView(
 )
 
 
+EXPLAINED = ExplainView(
+    port="a-rail0",
+    rail="rail0",
+    state="suspect",
+    cause="rule symbol-errors: counters/symbol_error grew by 300 in 3600 s, more than 120",
+    since=42.0,
+    device="ens1f0",
+    pci="0000:17:00.0",
+    rdma="mlx5_0/1",
+    guid="0c42:a103:0065:1a2e",
+    driver="mlx5",
+    facts=[
+        FactView(signal="carrier", source="netlink", value="true", age=0.5, detail=""),
+        FactView(signal="rdma-rate", source="sysfs", value=None, age=0.5, detail="EINVAL"),
+    ],
+    findings=[
+        FindingView(
+            rule="symbol-errors",
+            act="suspect",
+            since=42.0,
+            text="counters/symbol_error grew by 300 in 3600 s, more than 120",
+            evidence=[EvidenceView(age=1.0, source="counters/symbol_error", text="412 (grew by 300)")],
+        )
+    ],
+    counters=[
+        CounterView(source="counters/symbol_error", role="symbol-errors", value=412, note="", grew=42.0),
+        CounterView(source="counters/link_downed", role="link-downed", value=255, note="saturated at 255", grew=None),
+        CounterView(source="counters/port_rcv_errors", role="receive-errors", value=0, note="", grew=None),
+    ],
+    module="48 degrees C, 3.30 V",
+    fec="RS, 7 blocks corrected",
+    unseen={"rate": "Invalid argument"},
+    story=[],
+)
 KEY = KeyView(key="2026a", mark="0a1b2c3d", here=True, sends=True, accepted_by=3, sent_by=2, members=3)
 
 
@@ -122,6 +161,10 @@ class FakeFacade:
 
     def events(self, since: int | None, limit: int) -> Sequence[EventView]:
         return self.story.events(since, limit)
+
+    def explain(self, port: str, limit: int) -> ExplainView:
+        self._known(port)
+        return EXPLAINED.model_copy(update={"port": port, "story": self.story.events(None, limit)})
 
     def subscribe(self) -> Follower:
         return self.story.subscribe()

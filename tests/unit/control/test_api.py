@@ -269,6 +269,7 @@ async def test_description_is_valid_openapi_and_covers_the_routes(settings: Sett
         ("POST", "/v1/ports/{port}/drain"),
         ("POST", "/v1/ports/{port}/undrain"),
         ("GET", "/v1/ports/{port}/quiet"),
+        ("GET", "/v1/ports/{port}/explain"),
         ("GET", "/v1/jobs"),
         ("GET", "/v1/qps"),
         ("POST", "/v1/migrate"),
@@ -293,8 +294,8 @@ async def test_answers_hold_to_the_description(settings: Settings, ask: Ask) -> 
     facade.story.tell(event(1))
     async with serve(facade, settings):
         _, document = await ask("GET", "/openapi.json")
-        for target in ("status", "ports", "paths", "peers", "plan", "events"):
-            operation = document["paths"][f"/v1/{target}"]["get"]
+        for target in ("status", "ports", "paths", "peers", "plan", "events", "ports/a-rail0/explain"):
+            operation = document["paths"][f"/v1/{target}".replace("a-rail0", "{port}")]["get"]
             schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
             validator = OAS31Validator({**schema, "components": document["components"]})
             _, answer = await ask("GET", f"/v1/{target}")
