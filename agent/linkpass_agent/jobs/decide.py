@@ -22,6 +22,8 @@ DEAD = (S.DOWN, S.ABSENT)
 STUCK_FIRST, STUCK_MOST = 2.0, 16.0  # s a connection may be off its path, with spares at hand, until they are remade
 AGAIN = 0.5  # s from one try to make a pair over a rail to the next
 UNFINISHED = 10.0  # s after which a pair that isn't proven is taken for dead
+FLED_SOON = 300.0  # s from one such flight to the next, for the second to count as one more of the same
+FLED_MOST = 7  # the wait before a return doubles so often: 2 s become 256 s
 CANT_AGAIN = 10.0  # s until a half that the peer couldn't have made is asked for again
 
 
@@ -153,12 +155,24 @@ def go_back(c: Connection, here: Way | None, ways: Mapping[str, Way], rule: Rule
     if c.state != abi.ACTIVE or here is None or here.state in (*DEAD, S.DRAINED):
         return None
     way = ways.get(c.target)
-    if way is None or way.state is not S.UP or now < max(way.since, c.state_at) + rule.fail_back_wait:
+    if way is None or way.state is not S.UP:
+        return None
+    # It left for a reason that nobody else has seen: it may well be there still.
+    doubled = c.fled if way.since <= c.fled_at else 0
+    if now < max(way.since, c.state_at) + rule.fail_back_wait * 2.0 ** min(doubled, FLED_MOST):
         return None
     pair = next((p for p in c.pairs.values() if p.rail == c.target and p.ready), None)
     if pair is None or c.uses(pair):
         return None
     return Leave(abi.C.LP_WHY_FAIL_BACK, pair.id, pair.rail, f"{way.port} carries again")
+
+
+def fled(c: Connection, epoch: int, now: float) -> None:
+    """Note that it leaves the rail that it belongs on, in `epoch`'s place, without an order to do so."""
+    ordered = c.ordered is not None and c.ordered[:2] == (c.use, c.epoch) and c.ordered[2] != abi.C.LP_WHY_FAIL_BACK
+    if epoch > c.epoch and c.rail == c.target and not ordered:
+        c.fled = c.fled + 1 if now < c.fled_at + FLED_SOON else 1
+        c.fled_at = now
 
 
 def move_to(c: Connection, rail: str, ways: Mapping[str, Way]) -> Leave | str:

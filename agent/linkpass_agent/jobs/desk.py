@@ -206,6 +206,7 @@ class Desk:
             self.dropped["job-unknown-connection"] += 1
             return
         now, old = self._clock.now(), c.pairs.get(c.use)
+        decide.fled(c, s.epoch, now)
         if (s.spare, s.epoch) != (c.use, c.epoch) or s.state == abi.FENCED:
             if old is not None and c.uses(old):
                 self._spend(c, old)

@@ -1,5 +1,6 @@
 """What is known of each attached process and of each of its connections."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,6 +81,8 @@ class Connection:
     executed: int = 0
     ordered: tuple[int, int, int] | None = None  # use, epoch and why of the last order
     ordered_at: float = 0.0
+    fled: int = 0  # times that it left its target's rail by itself, one soon after the other
+    fled_at: float = -math.inf
     remade: int = 0  # times that all pairs were made anew because it was stuck
     remade_at: float = 0.0
 

@@ -327,6 +327,28 @@ def test_fail_back_is_braked() -> None:
     assert {o.conn for o in backs} == set(range(1, 201))
 
 
+def test_return_to_a_rail_that_only_the_job_finds_broken_waits_longer_each_time() -> None:
+    world = World()
+    one, other = world.job()
+    waits = []
+    for _ in range(3):
+        before = len(one.orders())
+        world.move(one, other, spare=spare_on(world, one, "rail1"))  # errors of its own: no verdict says anything
+        began = world.clock.now()
+        while len(one.orders()) == before:
+            world.wait(0.1)
+        waits.append(round(world.clock.now() - began))
+        assert one.orders()[-1].why == abi.C.LP_WHY_FAIL_BACK
+        world.move(one, other)
+    assert waits == [4, 8, 16]  # 2 s, doubled once, twice, three times
+    # A verdict explains the next flight: the port was seen down, and is seen up.
+    world.move(one, other, spare=spare_on(world, one, "rail1"))
+    world.port("a", 0, S.DOWN)
+    world.port("a", 0, S.UP)
+    world.wait(3.0)
+    assert one.orders()[-1].why == abi.C.LP_WHY_FAIL_BACK
+
+
 def test_fail_back_can_be_switched_off() -> None:
     world = World(rule=Rule(fail_back=False))
     one, other = world.job()
