@@ -157,7 +157,8 @@ static bool out_of_spares(const struct world *world) {
     return leader->mig.state == LP_FENCED && !any;
 }
 
-/* A follower that lost patience before it fenced: the leader's own patience, spent in this world, would end its part. */
+/* A follower that lost patience before it fenced: the leader's own patience, spent in this world, would end
+ * its part. */
 static bool left_waiting(const struct world *world) {
     return world->limits->attempts != 0 && world->left.attempts == 0 &&
            world->ends[0].conn.mig.state == LP_PREP && world->ends[1].conn.mig.state == LP_ACTIVE;
