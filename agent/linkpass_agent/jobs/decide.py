@@ -106,17 +106,17 @@ def lacks(
 
 def free_id(c: Connection, ways: Iterable[str], rail: str, now: float) -> int | None:
     """An id to make a pair under: the oldest of the rail's that isn't in use; None while the last try is too young.
-    A pair that had the id goes."""
+    A pair that had the id goes. One that the peer refused (it may be on that pair still) rests longer."""
     ids = rail_ids(c.who.local_qpn, ways)[rail]
     known = {n: p for n in ids if (p := c.pairs.get(n)) is not None}
-    last = max((p.made for p in known.values() if not c.uses(p)), default=None)
-    refused = any(p.refused for p in known.values())
-    if last is not None and now < last + (CANT_AGAIN if refused else AGAIN):
+    tries = [p.made for p in known.values() if not c.uses(p) and not p.refused]
+    if tries and now < max(tries) + AGAIN:
         return None
-    free = [n for n in ids if n != c.use]
-    if not free and c.stuck:
-        free = ids
-    return min(free, key=lambda n: known[n].made if n in known else -1.0, default=None)
+    free = [
+        n for n in ids
+        if (n != c.use or c.stuck) and not (n in known and known[n].refused and now < known[n].made + CANT_AGAIN)
+    ]  # fmt: skip
+    return min(free, key=lambda n: (n == c.use, known[n].made if n in known else -1.0), default=None)
 
 
 def remakes(c: Connection, now: float) -> bool:

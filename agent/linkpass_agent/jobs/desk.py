@@ -355,6 +355,9 @@ class Desk:
             why = f"{self.outlook.host} has no RDMA port on {rail}"
             self._write(c, talk.Cant(c.who, number, turn, why))
             return
+        if number == c.use and not c.stuck:  # the leader left it already; we can't yet
+            self._write(c, talk.Cant(c.who, number, turn, "its queue pair of that number is in use"))
+            return
         if known is not None:
             self._drop(c, known)
         c.pairs[number] = Pair(number, turn, rail, self._clock.now())

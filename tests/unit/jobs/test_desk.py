@@ -279,7 +279,7 @@ def test_half_that_never_comes_is_asked_for_again() -> None:
     world.settle()
     assert world.desks["a"].why_unprotected(world.connection(one)) == "its spare is being made"
     world.wait(9.0)
-    assert len(one.wants()) == 1
+    assert len(one.wants()) == len({w.id for w in one.wants()}) == 2  # once under each of the rail's ids
     other.makes = True
     world.wait(2.0)
     assert len(one.wants()) == 2
@@ -347,6 +347,22 @@ def test_return_to_a_rail_that_only_the_job_finds_broken_waits_longer_each_time(
     world.port("a", 0, S.UP)
     world.wait(3.0)
     assert one.orders()[-1].why == abi.C.LP_WHY_FAIL_BACK
+
+
+def test_leader_that_left_alone_gets_a_spare_under_an_id_that_its_peer_isnt_on() -> None:
+    world = World()
+    one, other = world.job()
+    first = world.move(one, other, spare=spare_on(world, one, "rail1"))
+    # The leader moves on to rail1's other id, fails there as well; its peer has heard of nothing.
+    world.port("a", 0, S.DOWN)
+    one.state(1, state=abi.FENCED)
+    world.wait(0.6)
+    second = next(w.id for w in reversed(one.wants()) if w.device == "rxe1" and w.id != first)
+    one.state(1, state=abi.FENCED, spare=second, epoch=2)
+    world.wait(2.0)
+    ready = [p for p in world.connection(one).pairs.values() if p.ready and p.rail == "rail1"]
+    assert [p.id for p in ready] == [second]
+    assert ready[0].round > next(w.round for w in one.wants() if w.id == second)
 
 
 def test_fail_back_can_be_switched_off() -> None:
@@ -657,7 +673,7 @@ def test_peer_without_a_port_on_the_rail_says_so() -> None:
     why = world.desks["a"].why_unprotected(world.connection(one))
     assert why == "b can't make its half of a spare: b has no RDMA port on rail1"
     world.wait(9.0)
-    assert len(one.wants()) == 1
+    assert len(one.wants()) == len({w.id for w in one.wants()}) == 2  # once under each of the rail's ids
     world.wait(2.0)
     assert len(one.wants()) == 2
 
