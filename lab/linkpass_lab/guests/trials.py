@@ -115,6 +115,8 @@ def faults(bench: Protected, rng: random.Random, count: int) -> Outcome:
             fault, lasts, rest = draw(rng)
             job.strike(fault, lasts)
             struck += 1
+            if struck % 20 == 0:
+                bench.say(f"{struck} of {count} faults")
             time.sleep(rest)
         time.sleep(AFTER if job.running.running else 0.0)
         alive = job.running.running
