@@ -27,7 +27,7 @@ from .reactor import Reactor
 from .see import rdma_ports
 from .see.counters import driver
 from .see.ethtool import Ethtool, Fec, LinkState, Module
-from .see.files import text
+from .see.files import SYSTEM, Door, text
 from .see.kernel_log import FLOODED, Hint, KernelLog
 from .see.names import Names
 from .see.rdma_devices import RdmaPort
@@ -67,6 +67,7 @@ class Watched:
     told: Told = field(default_factory=Told)
     fresh: list[Sample] = field(default_factory=list)
     rest_until: float = 0.0
+    missing: str = ""  # what the file names and isn't there
 
 
 class Observing:
@@ -87,12 +88,13 @@ class Observing:
         counters: bool = True,
         infiniband: Path = rdma_ports.INFINIBAND,
         net: Path = rdma_ports.NET,
+        door: Door = SYSTEM,
     ) -> None:
         self.names = names
         self._ports, self._rules, self._facts, self._behind = tuple(ports), tuple(rules), facts, behind
         self._look_soon, self._events, self._clock = look_soon, events, clock
         self._exclude, self._counters = frozenset(exclude), counters
-        self._infiniband, self._net = infiniband, net
+        self._infiniband, self._net, self._door = infiniband, net, door
         self.watched: dict[str, Watched] = {}
         self._ethtool: Ethtool | None = None
         self._hinted: dict[tuple[str, str], float] = {}
@@ -124,6 +126,12 @@ class Observing:
         watched = self._watch(port, rdma, index)
         now = self._clock.now()
         look = watched.last = watched.files.look()
+        if rdma is not None and (missing := self._known(rdma)):
+            look.why["rdma"] = missing
+        if look.why.get("rdma", "") != watched.missing:
+            watched.missing = look.why.get("rdma", "")
+            text_now = watched.missing or f"RDMA device {rdma.device if rdma else ''} is there"
+            self._events.add(EventKind.SEEN, port, text_now, data={"source": "sysfs"})
         facts = self._facts(port)
         up = look.state in ("active", None) and facts.get(Signal.CARRIER) is not False
         values: dict[Signal, Value | None] = {
@@ -143,6 +151,7 @@ class Observing:
             "speed": look.speed if up else None,
             "mtu": mtu if isinstance(mtu, int) else None,
             "phys": look.phys,
+            "members": _members(look.members),
         }
         samples: list[Sample] = [*look.samples, *watched.fresh] if self._reads(port, watched, now) else []
         watched.fresh = []
@@ -153,6 +162,16 @@ class Observing:
             self._tell(finding, f"{finding.rule} is over", "was")
         seen.append(Observation(now, "rules", port, Signal.RULES, judged.state, judged.text))
         return seen
+
+    def _known(self, rdma: RdmaPort) -> str:
+        """Why a device that the file names isn't there; "" if it is."""
+        if (self._infiniband / rdma.device).exists():
+            return ""
+        try:
+            there = ", ".join(sorted(e.name for e in self._infiniband.iterdir()))
+        except OSError:
+            there = ""
+        return f"no RDMA device {rdma.device!r} here; there {'are ' + there if there else 'is none'}"
 
     def _reads(self, port: str, watched: Watched, now: float) -> bool:
         return self._counters and port not in self._exclude and now >= watched.rest_until
@@ -175,7 +194,7 @@ class Observing:
         known = self.watched.get(port)
         if known is not None and known.key == key:
             return known
-        files = PortFiles(device, rdma, self._infiniband, self._net, counters=port not in self._exclude)
+        files = PortFiles(device, rdma, self._infiniband, self._net, self._door, counters=port not in self._exclude)
         guid = text(self._infiniband / rdma.device / "node_guid") if rdma else None
         driver_name = files.driver.name
         if known is not None:
@@ -188,7 +207,7 @@ class Observing:
             rules = PortRules(port, for_driver(self._rules, driver_name))
         found = Watched(files, key, rules, driver_name, guid or (known.guid if known else ""))
         if known is not None:
-            found.told, found.rest_until = known.told, known.rest_until
+            found.told, found.rest_until, found.missing = known.told, known.rest_until, known.missing
         self.watched[port] = found
         return found
 
@@ -275,6 +294,14 @@ def of(
         names, [p.name for p in settings.ports], changed(settings.rules), lambda port: reactor.ports[port].facts,
         lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters,
     )  # fmt: skip
+
+
+def _members(members: Mapping[str, bool] | None) -> str | None:
+    """A bond that carries on with fewer links than it has."""
+    if members is None:
+        return None
+    down = sorted(name for name, up in members.items() if not up)
+    return f"degraded: {', '.join(down)} down of {len(members)}" if down else "complete"
 
 
 def ask(ethtool: Ethtool, wanted: Mapping[str, tuple[str, str]], *, modules: bool) -> dict[str, Told]:

@@ -197,7 +197,7 @@ class PortRules:
                 return self._drop(rule, now, facts.get(rule.watch))
             case "value":
                 value = facts.get(rule.watch)
-                if value is not None and str(value) in rule.values:
+                if value is not None and str(value).partition(":")[0] in rule.values:
                     return Cause(f"{rule.watch} is {value}", (Evidence(now, rule.watch, str(value)),))
         return None
 

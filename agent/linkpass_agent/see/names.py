@@ -162,8 +162,11 @@ class Names:
     def _there(self, label: str, place: Place, found: Mapping[str, int]) -> str | None:
         """The device at a place; of several (representors sit at their parent's) the one of the same kind."""
         there = [d for d in found if where(self._net / d) == place]
-        if len(there) > 1 and (kind := self._kind.get(label)) is not None:
-            there = [d for d in there if self._kind_of(d) == kind]
+        kind = self._kind.get(label)
+        if kind is not None:
+            # A mode change of the NIC may give or take the name of an uplink, never make a representor of it.
+            same = [d for d in there if self._kind_of(d) == kind]
+            there = same or [d for d in there if not (kind and self._kind_of(d))]
         if len(there) > 1 and self._device[label] in there:
             return self._device[label]
         return there[0] if len(there) == 1 else None

@@ -39,6 +39,7 @@ class PortLook:
     speed: int | None
     samples: tuple[Sample, ...]
     why: dict[str, str]
+    members: dict[str, bool] | None = None  # of a bond: does each have a link; None: no bond
 
 
 class PortFiles:
@@ -62,6 +63,9 @@ class PortFiles:
         self._speed = self._file(net / netdev / "speed")
         self._changes = self._file(net / netdev / "carrier_changes")
         self._counters = list(self._found(port, net / netdev)) if counters else []
+        self._net = net
+        bond = net / netdev / "bonding"
+        self._slaves = SmallFile(str(bond / "slaves"), door) if bond.exists() else None
         self._seen_changes: bytes | None = None
         self._last_speed: int | None = None
         self._looks = 0
@@ -85,11 +89,20 @@ class PortFiles:
             self._last_speed,
             tuple([_sample(kind, file) for kind, file in self._counters]),
             why,
+            self._members(),
         )
+
+    def _members(self) -> dict[str, bool] | None:
+        """A bond's own carrier is up while any member is: Documentation/networking/bonding.rst, mii_status."""
+        names = self._slaves.read() if self._slaves else None
+        if names is None:
+            return None
+        found = {n: text(self._net / n / "bonding_slave" / "mii_status") for n in names.decode().split()}
+        return {name: status == "up" for name, status in found.items() if status is not None}
 
     def close(self) -> None:
         """Let go of all files."""
-        for file in (self._state, self._phys, self._rate, self._speed, self._changes):
+        for file in (self._state, self._phys, self._rate, self._speed, self._changes, self._slaves):
             if file:
                 file.close()
         for _, file in self._counters:
