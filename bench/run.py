@@ -29,6 +29,7 @@ def parts(trials: int, out: Path) -> dict[str, list[str]]:
         ],
         "agent": ["agent.py", "--json", f"{out}/agent.json"],
         "gossip": ["gossip.py"],
+        "sweep": ["sweep.py"],
     }
 
 
@@ -36,7 +37,7 @@ def main() -> int:
     """Run the parts; the exit code is that of the first one that failed."""
     parser = argparse.ArgumentParser(description="run all benchmarks")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -192,6 +192,8 @@ class AgentFacade:
         self._state.drains.pop(port, None)
         self._memory.save(self._state)
         self._reactor.undrain(port)
+        if self._observing:
+            self._observing.accept(port)
         text = f"{port} is undrained; it carries traffic again after its hold-down"
         return DrainAnswer(port=port, done=True, text=text, plan=_plan_view(plan))
 

@@ -5,7 +5,7 @@
     DeviceEvents ─> look anew
     KernelLog ────> hints: events, and rest for counters whose reading floods the log
 
-`look` is called with each sweep and costs about 2 ms for 8 ports. Ethtool is asked in a thread of its own: a driver
+`look` is called with each sweep (cost: bench/sweep.py). Ethtool is asked in a thread of its own: a driver
 may go to its firmware for an answer.
 """
 
@@ -162,6 +162,11 @@ class Observing:
             self._tell(finding, f"{finding.rule} is over", "was")
         seen.append(Observation(now, "rules", port, Signal.RULES, judged.state, judged.text))
         return seen
+
+    def accept(self, port: str) -> None:
+        """An operator gave the port back: the rate and MTU that it has now are right from now on."""
+        if port in self.watched:
+            self.watched[port].rules.forget_best()
 
     def _known(self, rdma: RdmaPort) -> str:
         """Why a device that the file names isn't there; "" if it is."""

@@ -11,8 +11,10 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from .attributes import NESTED, attribute, attributes
 
 NETLINK_GENERIC, GENL_ID_CTRL, CTRL_GETFAMILY, FAMILY_ID, FAMILY_NAME = 16, 16, 3, 1, 2
 LINKSTATE_GET, FEC_GET, MODULE_EEPROM_GET = 6, 29, 31
@@ -21,14 +23,12 @@ LINK, EXT_STATE, EXT_SUBSTATE, EXT_DOWN_CNT = 2, 5, 6, 7
 FEC_ACTIVE, FEC_STATS, FEC_CORRECTED, FEC_UNCORRECTABLE, FEC_CORRECTED_BITS = 4, 5, 2, 3, 4
 EEPROM_OFFSET, EEPROM_LENGTH, EEPROM_PAGE, EEPROM_BANK, EEPROM_I2C, EEPROM_DATA = 2, 3, 4, 5, 6, 7
 REQUEST, ERROR = 1, 2
-NESTED = 0x8000
 SIOCETHTOOL, GSTRINGS, GSTATS, GSSET_INFO, SS_STATS, NAME = 0x8946, 0x1B, 0x1D, 0x37, 1, 32
 PATIENCE = 1.0  # s; the kernel answers within the call
 MOST_STATS = 20_000  # mlx5 has some 2,000
 
 _HEAD = struct.Struct("=IHHII")
 _GENL = struct.Struct("=BBH")
-_ATTR = struct.Struct("=HH")
 # enum ethtool_link_ext_state
 WHY_DOWN = {
     0: "no partner for autonegotiation", 1: "link training failed", 2: "logical mismatch with the partner",
@@ -129,16 +129,16 @@ class Ethtool:
     def _ask(self, command: int, device: str, extra: bytes = b"", flags: int = 0) -> bytes:
         if not self._family:
             self._family = self._find_family()
-        header = _attribute(HEADER_DEV_NAME, device.encode() + b"\0")
+        header = attribute(HEADER_DEV_NAME, device.encode() + b"\0")
         if flags:
-            header += _attribute(HEADER_FLAGS, struct.pack("=I", flags))
-        return self._exchange(self._family, command, _attribute(HEADER | NESTED, header) + extra)
+            header += attribute(HEADER_FLAGS, struct.pack("=I", flags))
+        return self._exchange(self._family, command, attribute(HEADER | NESTED, header) + extra)
 
     def _find_family(self) -> int:
         if self._netlink is None:
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_GENERIC)
             self._netlink.settimeout(PATIENCE)
-        answer = self._exchange(GENL_ID_CTRL, CTRL_GETFAMILY, _attribute(FAMILY_NAME, b"ethtool\0"))
+        answer = self._exchange(GENL_ID_CTRL, CTRL_GETFAMILY, attribute(FAMILY_NAME, b"ethtool\0"))
         return int(struct.unpack_from("=H", dict(attributes(answer))[FAMILY_ID])[0])
 
     def _exchange(self, family: int, command: int, payload: bytes) -> bytes:
@@ -159,7 +159,7 @@ class Ethtool:
 
     def _eeprom(self, device: str, page: int, offset: int, length: int) -> bytes:
         extra = b"".join(
-            _attribute(kind, struct.pack(form, value))
+            attribute(kind, struct.pack(form, value))
             for kind, form, value in (
                 (EEPROM_OFFSET, "=I", offset), (EEPROM_LENGTH, "=I", length), (EEPROM_PAGE, "=B", page),
                 (EEPROM_BANK, "=B", 0), (EEPROM_I2C, "=B", 0x50),
@@ -212,21 +212,6 @@ def module(lower: bytes, upper: bytes = b"") -> Module | None:
     else:
         return None
     return Module(temperature / 256, voltage / 10_000, tuple(p / 10_000 for p in powers))
-
-
-def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes of a message, one level deep; ends at the first that is malformed."""
-    at = 0
-    while at + _ATTR.size <= len(data):
-        length, kind = _ATTR.unpack_from(data, at)
-        if length < _ATTR.size or at + length > len(data):
-            return
-        yield kind & ~NESTED, data[at + _ATTR.size : at + length]
-        at += (length + 3) & ~3
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return _ATTR.pack(_ATTR.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def _number(data: bytes) -> int:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .ethtool import attributes
+from .attributes import attributes
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from .attributes import attribute, attributes
+
 NETLINK_RDMA = 20
 NLDEV, GET, RES_QP_GET = 5, 1, 10  # client, commands: a message's type is client << 10 | command
 DEV_INDEX, DEV_NAME, PORT_INDEX, RES_QP, RES_QP_ENTRY, RES_LQPN, RES_PID = 1, 2, 3, 19, 20, 21, 28
 REQUEST, DUMP = 0x01, 0x300  # linux/netlink.h: NLM_F_REQUEST, NLM_F_DUMP
 ERROR, DONE = 2, 3
-NESTED = 0x8000
 PATIENCE = 1.0  # s; the kernel answers within the call
 _HEAD = struct.Struct("=IHHII")
-_ATTR = struct.Struct("=HH")
 PROC = Path("/proc")
 
 
@@ -46,7 +46,10 @@ class QueuePairOwners:
             index = self._devices.get(device)
             if index is None:
                 return None
-            question = _attribute(DEV_INDEX, index) + _attribute(PORT_INDEX, port) + _attribute(RES_LQPN, qpn)
+            question = b"".join(
+                attribute(kind, struct.pack("=I", value))
+                for kind, value in ((DEV_INDEX, index), (PORT_INDEX, port), (RES_LQPN, qpn))
+            )
             try:
                 answers = list(self._ask(RES_QP_GET, REQUEST, question))
             except OSError as e:
@@ -102,21 +105,6 @@ class QueuePairOwners:
 def _u32(data: bytes) -> int:
     """A number in the machine's own order; 0 for what is too short to be one."""
     return int(struct.unpack_from("=I", data)[0]) if len(data) >= 4 else 0
-
-
-def _attribute(kind: int, value: int) -> bytes:
-    return _ATTR.pack(8, kind) + struct.pack("=I", value)
-
-
-def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes of a message, one level deep; ends at the first that is malformed."""
-    at = 0
-    while at + _ATTR.size <= len(data):
-        length, kind = _ATTR.unpack_from(data, at)
-        if length < _ATTR.size or at + length > len(data):
-            return
-        yield kind & ~NESTED, data[at + _ATTR.size : at + length]
-        at += (length + 3) & ~3
 
 
 def _pid_of(data: bytes, qpn: int) -> int | None:

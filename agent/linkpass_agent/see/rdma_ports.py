@@ -1,6 +1,6 @@
 """What sysfs tells of one port: the RDMA port's state, rate and counters, and the net device's counters and speed.
 
-All files of a port stay open between looks; a look of 8 ports with all counters costs about 2 ms (`bench/sweep.py`).
+All files of a port stay open between looks; a look at 8 ports costs half a millisecond (`bench/sweep.py`).
 Every value that can't be read is None with a reason, and hides no other: "N/A (no PMA)", EINVAL, a missing file.
 """
 

@@ -6,7 +6,6 @@ in docs/baselines.md are made from that file, between two marks, and the reading
 
 import json
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from linkpass_lab.guests import jobs, matrix, workloads
 from linkpass_lab.guests.jobs import Blow, Outcome, TooShortError
 from linkpass_lab.guests.lab import GuestLab
 from linkpass_lab.guests.matrix import CLIENT, LASTS, PATIENCE, SERVER, VARIANTS, Cell
+from linkpass_lab.guests.page import put
 from linkpass_lab.guests.plan import bond_name
 from linkpass_lab.lab import LabError
 from linkpass_lab.scenario import TREE
@@ -24,7 +24,6 @@ from linkpass_topology.fabric import grid
 
 RESULTS = TREE / "docs" / "baselines.json"
 PAGE = TREE / "docs" / "baselines.md"
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 SETTLE = 10.0  # s until a repaired lab must be whole again; else it is made anew
 CLEAN = 60.0  # s that a run without a fault may take
 TRIES = 4  # a job that ends before the fault strikes is run again, twice as long
@@ -59,7 +58,7 @@ class Book:
 def render(book: Book, page: Path) -> None:
     """Put the tables between the marks of the page; a page without them gets them at its end."""
     names = list(workloads.every())
-    lines = [BEGIN, ""]
+    lines: list[str] = []
     for variant in VARIANTS:
         title = "One rail" if variant == "one rail" else "Active-backup bond over two rails (miimon 100)"
         lines += [
@@ -71,13 +70,8 @@ def render(book: Book, page: Path) -> None:
             "",
         ]
     about = "; ".join(f"{k} {v}" for k, v in sorted(book.raw["about"].items()))
-    text = "\n".join([*lines, f"Made with {about or 'nothing yet'}.", END])
-    old = page.read_text() if page.exists() else "# Baselines: what happens without LinkPass\n"
-    if BEGIN in old:
-        new = re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: text, old, flags=re.DOTALL)
-    else:
-        new = f"{old.rstrip()}\n\n{text}\n"
-    page.write_text(new)
+    text = "\n".join([*lines, f"Made with {about or 'nothing yet'}."])
+    put(page, "Baselines: what happens without LinkPass", text)
 
 
 class Bench:

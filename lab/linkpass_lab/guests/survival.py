@@ -6,7 +6,6 @@ and completions, and that both agents had called the job protected before it.
 """
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +14,9 @@ from typing import Any
 
 from linkpass_lab.fault import parse
 from linkpass_lab.guests import workloads
-from linkpass_lab.guests.baseline import BEGIN, END, Book
+from linkpass_lab.guests.baseline import Book
 from linkpass_lab.guests.matrix import LEAF, RAIL, Cell
+from linkpass_lab.guests.page import put
 from linkpass_lab.guests.protected import CLIENT, SERVER, Protected, Result
 from linkpass_lab.lab import LabError
 from linkpass_lab.scenario import TREE
@@ -116,14 +116,9 @@ def render(book: Book, page: Path, baseline: Path) -> None:
     about = "; ".join(f"{k} {v}" for k, v in sorted(book.raw["about"].items()))
     names = list(workloads.every())
     text = "\n".join(
-        [BEGIN, "", *table(book.cells, names), "", *tally(book.cells, before), "", f"Made with {about or '-'}.", END]
+        [*table(book.cells, names), "", *tally(book.cells, before), "", f"Made with {about or 'nothing yet'}."]
     )
-    old = page.read_text() if page.exists() else "# The matrix: every workload x every fault, under LinkPass\n"
-    if BEGIN in old:
-        new = re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: text, old, flags=re.DOTALL)
-    else:
-        new = f"{old.rstrip()}\n\n{text}\n"
-    page.write_text(new)
+    put(page, "The matrix: every workload x every fault, under LinkPass", text)
 
 
 def run(book: Book, todo: Sequence[Cell], say: Say, *, page: Path, baseline: Path) -> int:

@@ -112,6 +112,16 @@ def test_half_rate_is_suspect_after_its_window_and_fine_again_after_the_repair(h
     assert (h.state("eth1"), h.findings("eth1")) == (S.UP, [])
 
 
+def test_half_rate_that_an_operator_accepts_by_undrain_is_right_from_then_on(host: Make) -> None:
+    h = host("mlx5", "eth1")
+    h.tree.put("infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (2X NDR)")
+    h.run(5)
+    assert h.findings("eth1") == ["rate-lost", "lanes-lost"]
+    h.observing.accept("eth1")
+    h.run(30)
+    assert h.findings("eth1") == []
+
+
 def test_rate_that_a_port_without_link_shows_is_no_lost_rate(host: Make) -> None:
     h = host("mlx5", "eth1")
     h.tree.put("infiniband/mlx5_0/ports/1/state", "1: DOWN")
