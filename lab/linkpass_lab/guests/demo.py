@@ -100,6 +100,11 @@ def stages(story: Sequence[str]) -> dict[str, float]:
     return found
 
 
+def is_doubt(line: str) -> bool:
+    """A path that was SUSPECT for a moment and stayed in use."""
+    return " verdict " in line and ("up -> suspect" in line or "suspect -> up" in line)
+
+
 class Tour:
     """One run on guests that are up."""
 
@@ -143,8 +148,12 @@ class Tour:
 
     def _tell(self, result: Result) -> None:
         self.say("  What the agents told (s after the cut):")
+        doubts = [line for line in result.story if is_doubt(line)]
         for line in result.story:
-            self.say(f"  {line}")
+            if line not in doubts:
+                self.say(f"  {line}")
+        if doubts:
+            self.say(f"  ... and {len(doubts)} lines of doubt and its end: emulated guests answer some probes late")
         end = (
             "exit code 0 at both ends, every byte and completion right"
             if result.survived

@@ -49,6 +49,13 @@ def test_stages_take_the_first_step_after_the_cut():
     assert demo.stages(story) == {"verdict": 0.026, "told": 0.119, "moved": 0.25}
 
 
+def test_only_a_doubt_that_changes_nothing_is_left_out_of_the_story():
+    assert demo.is_doubt("  14.005 b verdict a/rail0: up -> suspect (path: a probe wasn't answered)")
+    assert demo.is_doubt("  14.082 b verdict a/rail0: suspect -> up (both ports are up)")
+    assert not demo.is_doubt("   0.026 b verdict a/rail0: suspect -> down (probes lost)")
+    assert not demo.is_doubt("   0.026 b decided job: up -> suspect")
+
+
 def test_summary_says_when_the_job_did_not_survive():
     lost = demo.Figures(survived=False, without="died")
     assert any("DID NOT SURVIVE" in line and "unknown" in line for line in demo.summary(lost))
