@@ -440,11 +440,19 @@ static void tell_state(struct lp_lane *lane) {
     lp_channel_state(lane);
 }
 
+/* In HOLD completions are waited for that the job may have no reason to poll for. The state moves with any
+ * poll. */
+static bool is_held(struct lp_lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    const bool held = lane->conn.mig.state == LP_HOLD;
+    pthread_mutex_unlock(&lane->lock);
+    return held;
+}
+
 uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
     if (!lane->connected || lane->plain)
         return UINT64_MAX;
-    /* In HOLD completions are waited for that the job may have no reason to poll for. */
-    if (is_busy(lane) || reads_keys(lane) || lane->conn.mig.state == LP_HOLD)
+    if (is_busy(lane) || reads_keys(lane) || is_held(lane))
         pump(lane);
     lp_spare_look(lane);
     pthread_mutex_lock(&lane->lock);

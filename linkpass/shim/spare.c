@@ -9,6 +9,7 @@
 #include "keys.h"
 
 enum { BOX = 256, OUT_AT = 4 * BOX, KEYS_AT = 8 * BOX, BLOCK = 8192 };
+enum { GIDS = 64 }; /* entries looked through for one to use; drivers have 16 to 256, ours come first */
 _Static_assert(LP_MAIL_BYTES == BOX, "box");
 
 /* ---- making
@@ -32,21 +33,28 @@ static int gid_kind(const uint8_t *gid) {
     return gid[0] == 0xfe && gid[1] == 0x80 ? 2 : 3;
 }
 
-/* A GID of the kind that the job itself uses, at the same place if it is there. */
+/* IB, RoCE v1 or v2 (enum ibv_gid_type); -1 where the library can't tell. Drivers of both versions have each
+ * address once of each type, and where an entry stands tells neither. */
+static int gid_type(struct ibv_context *context, uint8_t port, uint32_t index) {
+    struct ibv_gid_entry entry;
+
+    memset(&entry, 0, sizeof(entry));
+    return LP_REAL(_ibv_query_gid_ex)(context, port, index, &entry, 0, sizeof(entry)) ? -1
+                                                                                      : (int)entry.gid_type;
+}
+
+/* A GID of the kind and type that the job itself uses, at the same place if it is there. */
 static bool find_gid(struct lp_lane *lane, struct ibv_context *context, uint8_t port, union ibv_gid *gid,
                      uint8_t *index) {
     const int kind = gid_kind(lane->who.local_gid);
     const uint8_t same = lane->attr.ah_attr.grh.sgid_index;
+    const int type = gid_type(lane->own.qp->context, lane->attr.port_num, same);
 
-    if (!LP_REAL(ibv_query_gid)(context, port, same, gid) && gid_kind(gid->raw) == kind) {
-        *index = same;
-        return true;
-    }
-    for (int at = 0; at < 64; at++) {
-        if (LP_REAL(ibv_query_gid)(context, port, at, gid))
-            return false;
-        if (gid_kind(gid->raw) == kind && (at & 1) == (same & 1)) {
-            *index = (uint8_t)at;
+    for (int at = -1; at < GIDS; at++) {
+        const uint8_t place = at < 0 ? same : (uint8_t)at;
+        if (!LP_REAL(ibv_query_gid)(context, port, place, gid) && gid_kind(gid->raw) == kind &&
+            gid_type(context, port, place) == type) {
+            *index = place;
             return true;
         }
     }

@@ -252,6 +252,18 @@ static void spare_that_cant_be_made_yet_is_made_later(void) {
     done(pair);
 }
 
+/* The spare's NIC has its address at another index than the job's, and there is one of the wrong kind before
+ * it. */
+static void spare_takes_the_gid_of_the_jobs_type_wherever_it_stands(void) {
+    behave(&manners);
+    struct pair *pair = pair_new(NULL);
+
+    fake_gid_twin(1);
+    fake_auto(true);
+    CHECK(within(agent_all_ready, 20000));
+    done(pair);
+}
+
 /* B's address moves: B can answer no more, has nothing to send that would fail, and A tries for very long. */
 static void lost_gid_of_an_end_that_only_answers_moves_both(void) {
     const struct pair_options options = {.passive_b = true, .timeout = 20, .retry = 7};
@@ -563,6 +575,7 @@ static const struct test tests[] = {
     TEST(atomics_without_completions_of_their_own_are_waited_for),
     TEST(queue_made_to_measure_has_room_for_a_fence),
     TEST(spare_that_cant_be_made_yet_is_made_later),
+    TEST(spare_takes_the_gid_of_the_jobs_type_wherever_it_stands),
     TEST(lost_gid_of_an_end_that_only_answers_moves_both),
     TEST(port_error_isnt_the_jobs_business),
     TEST(channel_wakes_for_either_nic),

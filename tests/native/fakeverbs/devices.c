@@ -228,11 +228,11 @@ FAKE_API int ibv_query_device(struct ibv_context *context, struct ibv_device_att
 }
 
 FAKE_API int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-    if (port != 1 || index < 0 || index > 1) {
+    if (port != 1 || index < 0 || index > (fake_nic_of_context(context)->twin_gid ? 2 : 1)) {
         errno = EINVAL;
         return -1;
     }
-    if (index == 1 && fake_nic_of_context(context)->no_gid) {
+    if (index >= 1 && fake_nic_of_context(context)->no_gid) {
         errno = ENODATA;
         return -1;
     }
@@ -242,7 +242,9 @@ FAKE_API int ibv_query_gid(struct ibv_context *context, uint8_t port, int index,
 
 FAKE_API int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
                                struct ibv_gid_entry *entry, uint32_t flags, size_t size) {
-    struct ibv_gid_entry full = {.gid_index = index, .port_num = port, .gid_type = IBV_GID_TYPE_ROCE_V2};
+    const bool v1 = index == 1 && fake_nic_of_context(context)->twin_gid;
+    struct ibv_gid_entry full = {
+        .gid_index = index, .port_num = port, .gid_type = v1 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2};
 
     if (flags || ibv_query_gid(context, (uint8_t)port, (int)index, &full.gid))
         return EINVAL;

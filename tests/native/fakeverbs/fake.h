@@ -130,6 +130,9 @@ FAKE_API void fake_port(int nic, bool up);
 FAKE_API void fake_lose_gid(int nic);
 /* The GID at index 1 goes or comes back, with the event, and no queue pair is told. */
 FAKE_API void fake_gid_there(int nic, bool there);
+/* From now on that GID is RoCE v1 at index 1 and RoCE v2 at index 2, as drivers of both kinds have it. No
+ * event. */
+FAKE_API void fake_gid_twin(int nic);
 
 FAKE_API void fake_qp_fatal(struct ibv_qp *qp);
 FAKE_API void fake_device_fatal(int nic);

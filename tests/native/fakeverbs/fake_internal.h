@@ -76,7 +76,7 @@ struct event {
 struct nic {
     struct ibv_device device;
     int index, host, rail;
-    bool up, no_gid;
+    bool up, no_gid, twin_gid; /* twin_gid: see fake_gid_twin */
     int fail_error;
     unsigned int fail_after;
     size_t objects;

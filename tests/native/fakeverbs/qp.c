@@ -211,7 +211,10 @@ static int modify(struct qp *qp, const struct ibv_qp_attr *attr, int mask) {
         return EINVAL;
     if ((mask & IBV_QP_PATH_MTU) && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > fake.config.active_mtu))
         return EINVAL;
-    if ((mask & IBV_QP_AV) && (!attr->ah_attr.is_global || attr->ah_attr.grh.sgid_index > 1))
+    /* RoCE v1 reaches nobody here: the peers speak v2. */
+    if ((mask & IBV_QP_AV) &&
+        (!attr->ah_attr.is_global ||
+         (attr->ah_attr.grh.sgid_index != 0 && attr->ah_attr.grh.sgid_index != 1 + qp->nic->twin_gid)))
         return EINVAL;
     if (to == IBV_QPS_RESET)
         qp_reset(qp);

@@ -243,6 +243,12 @@ void fake_gid_there(int nic, bool there) {
     fake_unlock();
 }
 
+void fake_gid_twin(int nic) {
+    fake_lock();
+    fake.nics[nic].twin_gid = true;
+    fake_unlock();
+}
+
 void fake_device_fatal(int nic) {
     fake_lock();
     fake_async(&fake.nics[nic], NULL, IBV_EVENT_DEVICE_FATAL, NULL);

@@ -7,6 +7,7 @@ import pytest
 from linkpass_lab.fault import FaultError, parse
 from linkpass_lab.guests import jobs, workloads
 from linkpass_lab.guests.clients import built
+from linkpass_lab.guests.faults import gid_of
 from linkpass_lab.guests.jobs import Blow
 from linkpass_lab.guests.results import status_of
 
@@ -70,13 +71,19 @@ def test_rc_job_does_not_outlive_its_own_port(lab, kind):
 
 def test_lost_acks_kill_a_sender_whose_requests_were_executed(lab):
     """Only acknowledgements are lost: what is sent again, the far end had executed before."""
+
     # Timeout 4.096 us x 2^17 = 0.54 s, so that a crowded machine alone doesn't make it give up.
-    options = [str(built("rcflow") / "rcflow"), "-d", "rxe0", "-x", "1", "-u", "17"]
+    def options(host, address):  # an earlier fault may have given the address another index
+        gid = lab.gids(host, "rxe0")[gid_of(address)]
+        return [str(built("rcflow") / "rcflow"), "-d", "rxe0", "-x", str(gid), "-u", "17"]
+
     lost = parse({"kind": "acks", **FAR})
-    with lab.start("b", options) as server:
+    with lab.start("b", options("b", "10.10.0.2")) as server:
         listening = ["sh", "-c", "grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6"]
         assert eventually(lambda: lab.run("b", listening, check=False).returncode == 0)
-        with lab.start("a", [*options, "--ops", "write,send_imm", "-D", "60", "10.99.0.2"]) as client:
+        with lab.start(
+            "a", [*options("a", "10.10.0.1"), "--ops", "write,send_imm", "-D", "60", "10.99.0.2"]
+        ) as client:
             start = counter(lab, "b", "rcvd_pkts")
             assert eventually(lambda: counter(lab, "b", "rcvd_pkts") > start + 200)
             before = counter(lab, "b", "duplicate_request")
