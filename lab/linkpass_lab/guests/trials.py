@@ -7,6 +7,7 @@ completions, and what the trial itself asks for was so; else `problem` says what
 """
 
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from linkpass_lab.lab import LabError
 HOSTS = (CLIENT, SERVER)
 LONG = 10.0  # s that agents or guests are out of action
 AFTER = 12.0  # s that a job is given to go on after the last fault
-FAILBACK = 20.0  # s until a job must be back on its rail
+FAILBACK = 30.0  # s until a job must be back on its rail
+GOES_ON = 75.0  # s until a job must complete something after the last repair: longer than its give-up
+UNTIL_TOLD = 10_000.0  # s: guests may be slow, so rcflow runs until it is told to end
 
 
 @dataclass(slots=True)
@@ -64,14 +67,28 @@ def _judged(name: str, results: list[Result], problem: str = "", **figures: Any)
 
 
 @contextmanager
-def _job(bench: Protected, workload: workloads.Workload, **how: Any) -> Iterator[ProtectedJob]:
+def _job(bench: Protected, *options: str, seconds: float = UNTIL_TOLD, **how: Any) -> Iterator[ProtectedJob]:
     bench.heal()
-    with bench.start(workload, **how) as job:
+    with bench.start(flow(seconds, *options), **how) as job:
         job.running.flowing()
         if "bare" not in how and not job.protected():
             raise LabError(f"not protected: {job.why_not}")
         job.running.struck = time.monotonic()
         yield job
+
+
+def _goes_on(job: ProtectedJob) -> str:
+    """Wait until the job completes something from now on."""
+    assert job.log is not None
+    log, before = job.log, job.log.stat().st_size
+    return _wait("a completion after the last repair", lambda: log.stat().st_size > before, GOES_ON)
+
+
+def _told(job: ProtectedJob, fault: str = "") -> Result:
+    """Tell the job to end and see how it does."""
+    if job.running.running:
+        job.running.ends["client"].send_signal(signal.SIGINT)
+    return job.finish(60.0, fault)
 
 
 def _rails(bench: Protected, host: str) -> set[str]:
@@ -109,8 +126,7 @@ def draw(rng: random.Random) -> tuple[Fault, float, float]:
 def faults(bench: Protected, rng: random.Random, count: int) -> Outcome:
     """`count` random faults in a row on one job: both rails, both ends, during moves and during the way back."""
     struck, began = 0, time.monotonic()
-    with _job(bench, flow(10_000.0, "--stall", "120"), debug=True) as job:
-        # rcflow ends when its time is over; it is told by SIGINT when the last fault is over.
+    with _job(bench, "--stall", "120", debug=True) as job:
         while struck < count and job.running.running:
             fault, lasts, rest = draw(rng)
             job.strike(fault, lasts)
@@ -121,9 +137,7 @@ def faults(bench: Protected, rng: random.Random, count: int) -> Outcome:
         time.sleep(AFTER if job.running.running else 0.0)
         alive = job.running.running
         took = time.monotonic() - began
-        if alive:
-            job.running.ends["client"].send_signal(2)
-        result = job.finish(60.0, f"{struck} random faults")
+        result = _told(job, f"{struck} random faults")
     problem = "" if alive else f"ended after {struck} of {count} faults: {result.outcome['status']} {result.verdict}"
     return _judged("faults", [result], problem, struck=struck, moves=len(result.moves), seconds=round(took))
 
@@ -132,19 +146,17 @@ def drain(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """Drain the job's port under load: no error, no wait for a timeout; undrain brings it back."""
     host = rng.choice(HOSTS)
     port = bench.lab.port(host, "rail0")
-    with _job(bench, flow(25.0)) as job:
-        began = time.monotonic()
+    with _job(bench) as job:
         done = bench.agents.ctl(host, "drain", port, "--reason", "trial", "--wait", "20")
-        drained = time.monotonic() - began
         problem = (
             "" if done.returncode == 0 and "safe to pull" in done.stdout else f"drain: {done.stdout}{done.stderr}"
         )
         problem = problem or ("" if _rails(bench, host) == {"rail1"} else f"still on {_rails(bench, host)}")
         bench.agents.ctl(host, "undrain", port)
         problem = problem or _wait("back on rail0", lambda: _rails(bench, host) == {"rail0"}, FAILBACK)
-        result = job.finish()
+        result = _told(job)
     gaps = [m.longest for m in result.moves]
-    return _judged("drain", [result], problem, host=host, seconds=round(drained, 2), gap=result.gap, gaps=gaps)
+    return _judged("drain", [result], problem, host=host, gap=result.gap, gaps=gaps)
 
 
 def _away(bench: Protected, rng: random.Random) -> Fault | None:
@@ -156,7 +168,7 @@ def kill(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """kill -9 of either or both agents at a random moment around a fault; they come back."""
     hosts = rng.choice(((CLIENT,), (SERVER,), HOSTS))
     fault = _away(bench, rng)
-    with _job(bench, flow(30.0)) as job:
+    with _job(bench) as job:
         early = rng.random() < 0.5
         if early:
             for host in hosts:
@@ -171,14 +183,15 @@ def kill(bench: Protected, rng: random.Random, _: int) -> Outcome:
             bench.agents.start(host)
         if fault is not None:
             bench.lab.repair(fault)
-        result = job.finish(fault=f"kill {'+'.join(hosts)}{' early' if early else ''} {fault or ''}")
-    return _judged("kill", [result], hosts=list(hosts), gap=result.gap)
+        problem = _goes_on(job)
+        result = _told(job, f"kill {'+'.join(hosts)}{' early' if early else ''} {fault or ''}")
+    return _judged("kill", [result], problem, hosts=list(hosts), gap=result.gap)
 
 
 def stop(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """SIGSTOP of one agent for 10 s, with or without a fault meanwhile."""
     host, fault = rng.choice(HOSTS), _away(bench, rng)
-    with _job(bench, flow(30.0)) as job:
+    with _job(bench) as job:
         bench.agents.signal(host, 19)
         if fault is not None:
             bench.lab.inject(fault)
@@ -186,14 +199,15 @@ def stop(bench: Protected, rng: random.Random, _: int) -> Outcome:
         bench.agents.signal(host, 18)
         if fault is not None:
             bench.lab.repair(fault)
-        result = job.finish(fault=f"agent of {host} stopped {fault or ''}")
-    return _judged("stop", [result], host=host, gap=result.gap)
+        problem = _goes_on(job)
+        result = _told(job, f"agent of {host} stopped {fault or ''}")
+    return _judged("stop", [result], problem, host=host, gap=result.gap)
 
 
 def management(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """The management network cut for 10 s, with or without a fault meanwhile."""
     fault = _away(bench, rng)
-    with _job(bench, flow(30.0)) as job:
+    with _job(bench) as job:
         for host in HOSTS:
             bench.lab.in_lab(["ip", "link", "set", f"{host}-mgmt", "down"])
         if fault is not None:
@@ -203,30 +217,33 @@ def management(bench: Protected, rng: random.Random, _: int) -> Outcome:
             bench.lab.in_lab(["ip", "link", "set", f"{host}-mgmt", "up"])
         if fault is not None:
             bench.lab.repair(fault)
-        result = job.finish(fault=f"management cut {fault or ''}")
-    return _judged("management", [result], gap=result.gap)
+        problem = _goes_on(job)
+        result = _told(job, f"management cut {fault or ''}")
+    return _judged("management", [result], problem, gap=result.gap)
 
 
 def freeze(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """One guest frozen for 10 s."""
     host = rng.choice(HOSTS)
-    with _job(bench, flow(30.0)) as job:
+    with _job(bench) as job:
         job.strike(parse({"kind": "freeze", "host": host}), LONG)
-        result = job.finish(fault=f"{host} frozen")
-    return _judged("freeze", [result], host=host, gap=result.gap)
+        problem = _goes_on(job)
+        result = _told(job, f"{host} frozen")
+    return _judged("freeze", [result], problem, host=host, gap=result.gap)
 
 
 def ride(bench: Protected, rng: random.Random, _: int) -> Outcome:
     """No spare: the other rail is down already. The job waits for its rail and goes on."""
     host = rng.choice(HOSTS)
-    with _job(bench, flow(30.0)) as job:
+    with _job(bench) as job:
         other = parse({"kind": "carrier", "host": host, "rail": "rail1"})
         bench.lab.inject(other)
         time.sleep(1.0)
         job.strike(parse({"kind": "carrier", "host": host, "rail": "rail0"}), 4.0)
         bench.lab.repair(other)
-        result = job.finish(fault=f"both rails of {host}, one after the other")
-    return _judged("ride", [result], host=host, gap=result.gap)
+        problem = _goes_on(job)
+        result = _told(job, f"both rails of {host}, one after the other")
+    return _judged("ride", [result], problem, host=host, gap=result.gap)
 
 
 def many(bench: Protected, rng: random.Random, count: int) -> Outcome:
@@ -256,7 +273,7 @@ def bare(bench: Protected, rng: random.Random, _: int) -> Outcome:
     end = rng.choice(HOSTS)
     other = SERVER if end == CLIENT else CLIENT
     wanted = "no shim there"
-    with _job(bench, flow(12.0), bare=end) as job:
+    with _job(bench, seconds=12.0, bare=end) as job:
         problem = _wait(
             f"{other}'s agent says {wanted!r}",
             lambda: any(wanted in why for row in bench.agents.ask(other, "jobs") for why in row["why_not"]),
