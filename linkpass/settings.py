@@ -154,7 +154,8 @@ class HoldDownSettings(Table):
 class SeeSettings(Table):
     """How often to look."""
 
-    carrier_poll: Seconds = Field(default=0.01, description="fast read of sysfs carrier")
+    carrier_poll: Seconds = Field(default=0.01, description="read of sysfs carrier in the 2 s after a change")
+    carrier_idle: Seconds = Field(default=0.05, description="the same at other times, when netlink is prompt")
     sweep: Seconds = 1.0
     absent_sweeps: int = Field(
         default=3, ge=1, le=1000, description="sweeps without the device until it counts as ABSENT"

@@ -70,7 +70,7 @@ from .see.names import Names
 from .see.netlink import LinkEvents, Sweep
 from .see.probe_wire import ProbeCodec
 from .see.prober import Prober
-from .see.sockets import remote_addresses
+from .see.sockets import Talking
 from .see.verbs import RdmaWatch
 from .story import Story
 from .switches import SwitchWatch
@@ -197,6 +197,7 @@ class Agent:
         self.switches = SwitchWatch(
             fabrics.load(settings.fabric) if settings.fabric else None, self.events, self.clock
         )
+        self.talking = Talking(self.clock)
         self.files = carrier.CarrierFiles(rails, device=names.device)
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock, names)
         self.links = LinkEvents(names, self.reactor.observe, self._look_soon, self.clock)
@@ -284,7 +285,7 @@ class Agent:
         always = self.settings.probe.peers_in_use
         if "*" in always:
             return frozenset(self._targets)
-        talking = remote_addresses()
+        talking = self.talking.to()
         peers = set(always) | (self.jobs.desk.registry.peers() if self.jobs else set())
         for host, record in self.reactor.peers.items():
             rails = (a for p in record.ports for a in p.addresses)
@@ -380,15 +381,16 @@ class Agent:
             f"agent started, mode {self.settings.mode}",
             data={"incarnation": self.reactor.record.incarnation},
         )
+        see = self.settings.see
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self.links.run()),
                 tasks.create_task(
-                    carrier.watch(self.files, self.settings.see.carrier_poll, self.reactor.observe, self.clock)
+                    carrier.watch(self.files, see.carrier_poll, see.carrier_idle, self.reactor.observe, self.clock)
                 ),
                 tasks.create_task(self.sweeps()),
                 tasks.create_task(self.ticks()),
-                tasks.create_task(self.observing.rounds(self.settings.see.ethtool)),
+                tasks.create_task(self.observing.rounds(see.ethtool)),
             ]
             if self.jobs:
                 running.append(tasks.create_task(self.jobs.beats()))

@@ -81,7 +81,7 @@ async def events(*ports: str) -> AsyncIterator[Seen]:
 async def files(box: Sandbox, *ports: str) -> AsyncIterator[Seen]:
     """The fast read of these ports' carrier, every 2 ms."""
     seen, opened = Seen(), CarrierFiles(ports, box.sysfs)
-    task = asyncio.create_task(carrier.watch(opened, 0.002, seen.emit, CLOCK))
+    task = asyncio.create_task(carrier.watch(opened, 0.002, 0.002, seen.emit, CLOCK))
     await asyncio.sleep(0.02)
     try:
         yield seen

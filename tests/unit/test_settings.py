@@ -64,7 +64,7 @@ def test_smallest_file_gets_the_documented_defaults() -> None:
     assert (p.port, p.period, p.idle_period, p.timeout, p.lost, p.max_rate) == (7472, 0.05, 1.0, 0.015, 3, 2000)
     assert p.peers_in_use == ()
     assert (s.hold_down.first, s.hold_down.max, s.hold_down.decay) == (1.0, 300.0, 10.0)
-    assert (s.see.carrier_poll, s.see.sweep, s.see.absent_sweeps) == (0.01, 1.0, 3)
+    assert (s.see.carrier_poll, s.see.carrier_idle, s.see.sweep, s.see.absent_sweeps) == (0.01, 0.05, 1.0, 3)
     r = s.routes
     assert (r.addresses, r.metric, r.protocol, r.table, r.nexthop_base) == ((), 50, 76, 254, 0x4C500000)
     assert r.on_stop == "undo"
@@ -110,7 +110,7 @@ def test_settings_cannot_be_changed() -> None:
         (["[see]", "absent_sweeps = 0"], 8, "see.absent_sweeps", "greater than or equal to 1"),
         (["[see]", "carrier_pol = 1"], 8, "see.carrier_pol", "unknown key; did you mean 'carrier_poll'?"),
         (["[see]", "anti_entropy = 1"], 8, "see.anti_entropy", "unknown key; it belongs into [share]"),
-        (["[see]", "zzz = 1"], 8, "see.zzz", "known here: carrier_poll, sweep, absent_sweeps"),
+        (["[see]", "zzz = 1"], 8, "see.zzz", "known here: carrier_poll, carrier_idle, sweep, absent_sweeps"),
         (["[sea]", "sweep = 1"], 7, "sea", "did you mean 'see'?"),
         (["[routes]", 'addresses = ["10.255.0.1/32"]'], 8, "routes.addresses[0]", "not an IP address"),
         (["[routes]", 'addresses = ["127.0.0.1"]'], 8, "routes.addresses[0]", "can't be reached by peers"),

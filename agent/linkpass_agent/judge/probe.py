@@ -149,6 +149,8 @@ class ProbedPath:
         times = [p.at + self.patience for p in self.waiting]
         times.append(proof.received + self.rule.grace)
         if self.held_until is not None:
+            if now >= self.held_until and all(now < p.at + self.patience for p in self.waiting):
+                return now  # an answer was taken in after the hold-down's end, before `tick` saw it
             times.append(self.held_until)
         return min((t for t in times if t > now), default=None)
 

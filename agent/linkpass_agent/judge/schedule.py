@@ -3,7 +3,8 @@
 Paths to peers in use get the fast period, the rest the idle one. Every interval is shortened by up to a quarter at
 random, so that hosts don't fall into step (RFC 5880, section 6.8.7, does the same for BFD). A path in doubt is probed
 twice as often as one in use, for a few probes. If all paths together would pass `max_rate`, all intervals stretch
-alike.
+alike. The paths to one peer fall into step: a probe that is nearly due leaves with its sibling's, and both draw the
+same interval, so that either end wakes once for all of them.
 """
 
 import heapq
@@ -36,6 +37,7 @@ class ProbeSchedule:
         self._random = random
         self._fast: frozenset[PathId] = frozenset()
         self._all: frozenset[PathId] = frozenset()
+        self._peers: dict[str, list[PathId]] = {}
         self._doubted: set[PathId] = set()
         self._queue: list[tuple[float, PathId]] = []
         self._next: dict[PathId, float] = {}
@@ -49,6 +51,9 @@ class ProbeSchedule:
         """
         faster = frozenset(in_use) - self._fast
         self._all, self._fast = frozenset(paths), frozenset(in_use) & frozenset(paths)
+        self._peers = {}
+        for path in paths:
+            self._peers.setdefault(path.peer, []).append(path)
         for path in paths:
             if path not in self._next or path in faster:
                 self._put(path, now + self._random.random() * self.interval(path))
@@ -77,16 +82,25 @@ class ProbeSchedule:
         return (rule.period if path in self._fast else rule.idle_period) * stretch
 
     def due(self, now: float) -> list[PathId]:
-        """The paths whose time has come; each is put back for its next one."""
+        """The paths whose time has come, and those of their peers' whose time has nearly; each is put back."""
         found = []
+        drawn: dict[str, float] = {}
         while self._queue and self._queue[0][0] <= now:
             at, path = heapq.heappop(self._queue)
             if self._next.get(path) != at:
                 continue  # rescheduled or dropped meanwhile
-            self._put(path, now + self.interval(path) * (1 - JITTER * self._random.random()))
-            if self.allow(now):
-                found.append(path)
+            if path.peer not in drawn:
+                drawn[path.peer] = 1 - JITTER * self._random.random()
+            for sibling in self._together(path, now):
+                self._put(sibling, now + self.interval(sibling) * drawn[path.peer])
+                if self.allow(now):
+                    found.append(sibling)
         return found
+
+    def _together(self, path: PathId, now: float) -> list[PathId]:
+        """`path`, and its peer's others that jitter alone could have made due now."""
+        near = [p for p in self._peers[path.peer] if now < self._next[p] <= now + JITTER * self.interval(p)]
+        return [path, *(p for p in near if p != path)]
 
     def allow(self, now: float) -> bool:
         """May one more probe leave now? Also asked for probes out of turn, so that the bound holds for all."""

@@ -1,10 +1,12 @@
 """A fast read of the ports' carrier in sysfs, beside netlink, whose events the kernel may hold back for a second.
 
-What is read every few milliseconds is `carrier_changes`, a counter that costs some microseconds and no lock, and that
-tells even of a link that went and came between two reads. `carrier` itself is read only when the counter has moved:
-the kernel takes its global RTNL lock for it (since 6.8, to let routing know first), and whoever adds and removes
-devices elsewhere on the host would hold our loop up for tens of milliseconds at a time. The file reads EINVAL while
-the device is administratively down, and can't be read when the device is gone: both are "can't observe".
+The kernel holds an event back when another came less than a second before (net/core/link_watch.c), so reads are
+frequent only after a change; a first one netlink tells at once. What is read is `carrier_changes`, a counter that
+costs some microseconds and no lock, and that tells even of a link that went and came between two reads. `carrier`
+itself is read only when the counter has moved: the kernel takes its global RTNL lock for it (since 6.8, to let
+routing know first), and whoever adds and removes devices elsewhere on the host would hold our loop up for tens of
+milliseconds at a time. The file reads EINVAL while the device is administratively down, and can't be read when the
+device is gone: both are "can't observe".
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from linkpass.model import Observation, Signal
 SYSFS = Path("/sys/class/net")
 # s; readings are told again so often even when unchanged: netlink and the sweep may have told an older one since.
 AGAIN = 0.1
+FAST_FOR = 2.0  # s after a change: the kernel's second, and as long again for events of links that we don't see
 TRIES = 4  # for a reading with the same count before and after it; a link that flaps faster is read anew next time
 
 
@@ -46,6 +49,7 @@ class CarrierFiles:
         self._ports = tuple(ports)
         self._files: dict[str, Files] = {}
         self._told_at = float("-inf")
+        self.moved_at = float("-inf")  # when a carrier changed last
         self.reopen()
 
     def reopen(self) -> None:
@@ -72,6 +76,8 @@ class CarrierFiles:
                 told.append((port, None))
                 continue
             told += [(port, reading) for reading in moved]
+            if moved:
+                self.moved_at = now
             if again and not moved:
                 if files.reading is None:  # some drivers come up without moving the counter
                     files.reading = _carrier(files.carrier)
@@ -120,11 +126,28 @@ def _carrier(fd: int) -> bool | None:
         return None
 
 
-async def watch(files: CarrierFiles, period: float, emit: Callable[[list[Observation]], None], clock: Clock) -> None:
-    """Read every `period` seconds until cancelled."""
-    while True:
-        now = clock.now()
-        told = files.changes(now)
-        if told:
-            emit([Observation(now, "carrier", port, Signal.CARRIER, reading) for port, reading in told])
-        await asyncio.sleep(period)
+async def watch(
+    files: CarrierFiles, fast: float, slow: float, emit: Callable[[list[Observation]], None], clock: Clock
+) -> None:
+    """Read until cancelled: every `fast` seconds for `FAST_FOR` after a change, every `slow` seconds otherwise."""
+    # By a timer that sets itself again: a task that sleeps costs twice as much, and nothing here runs as often.
+    loop = asyncio.get_running_loop()
+    failed: asyncio.Future[None] = loop.create_future()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        try:
+            now = clock.now()
+            told = files.changes(now)
+            timer = loop.call_later(fast if now < files.moved_at + FAST_FOR else slow, look)
+            if told:
+                emit([Observation(now, "carrier", port, Signal.CARRIER, reading) for port, reading in told])
+        except Exception as e:
+            failed.set_exception(e)
+
+    timer = loop.call_later(0, look)
+    try:
+        await failed
+    finally:
+        timer.cancel()

@@ -29,7 +29,16 @@ class Ear:
     rail: str
     mark: bytes
     sock: socket.socket
+    version: int  # of IP
     interface: int  # index of the device that the socket is tied to
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A peer's end of a path."""
+
+    at: tuple[str, int]  # address and UDP port
+    version: int  # of IP
 
 
 class Prober:
@@ -54,7 +63,7 @@ class Prober:
         self._allowance, self._allowance_at = answer_rate, clock.now()
         self._ears: dict[tuple[str, str], Ear] = {}
         self._refused: dict[tuple[str, str], int | None] = {}  # errno of the latest try, told once
-        self._targets: dict[PathId, str] = {}
+        self._targets: dict[PathId, Target] = {}
         self._asked: dict[int, PathId] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -81,7 +90,7 @@ class Prober:
 
     def set_targets(self, targets: Mapping[PathId, str], in_use: frozenset[PathId]) -> None:
         """The peers' addresses to probe, by path, and the paths in use."""
-        self._targets = dict(targets)
+        self._targets = {p: Target((a, self._udp_port), ip_address(a).version) for p, a in targets.items()}
         self._probing.set_paths(self._targets, in_use, self._clock.now())
         self._arm()
 
@@ -95,7 +104,8 @@ class Prober:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _add_ear(self, port: str, address: str) -> None:
-        family = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+        version = ip_address(address).version
+        family = socket.AF_INET if version == 4 else socket.AF_INET6
         sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._device(port).encode())
@@ -104,7 +114,8 @@ class Prober:
         except OSError:
             sock.close()
             raise
-        ear = Ear(port, self._rails[port], rail_mark(self._rails[port]), sock, _index(self._device(port)))
+        rail = self._rails[port]
+        ear = Ear(port, rail, rail_mark(rail), sock, version, _index(self._device(port)))
         self._ears[port, address] = ear
         self._loop.add_reader(sock, self._readable, ear)
 
@@ -181,23 +192,15 @@ class Prober:
         now = self._clock.now()
         changed += self._probing.tick(now)
         for path, seq in self._probing.due(now):
-            ear = self._ear_for(path)
-            if ear and self._send(ear, Probe(REQUEST, self._session, seq, ear.mark), self._address(path)):
+            target = self._targets[path]
+            ear = next((e for e in self._ears.values() if e.port == path.port and e.version == target.version), None)
+            if ear and self._send(ear, Probe(REQUEST, self._session, seq, ear.mark), target.at):
                 self._probing.sent(path, seq, now)
                 self._asked[seq] = path
         while len(self._asked) > 65536:
             del self._asked[next(iter(self._asked))]
         if changed:
             self._changed(changed)
-
-    def _ear_for(self, path: PathId) -> Ear | None:
-        version = ip_address(self._targets[path]).version
-        return next(
-            (e for (port, a), e in self._ears.items() if port == path.port and ip_address(a).version == version), None
-        )
-
-    def _address(self, path: PathId) -> tuple[str, int]:
-        return (self._targets[path], self._udp_port)
 
     def _arm(self) -> None:
         at = self._probing.next_at()

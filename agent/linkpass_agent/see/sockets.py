@@ -5,9 +5,28 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
+from linkpass.clock import Clock
+
+LOOK_AGAIN = 5.0  # s: the kernel walks its whole table for each reading, some milliseconds on a busy host
 TABLES = ("tcp", "udp", "tcp6", "udp6")
 # sl  local_address:port  rem_address:port  state ... (proc(5)); addresses are words in host byte order
 LINE = re.compile(r"^\s*\d+: [0-9A-F]+:[0-9A-F]{4} ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) ", re.MULTILINE)
+
+
+class Talking:
+    """The remote addresses, read anew when the last reading is older than `LOOK_AGAIN`."""
+
+    def __init__(self, clock: Clock, root: Path = Path("/proc/self/net")) -> None:
+        self._clock, self._root = clock, root
+        self._found: frozenset[str] = frozenset()
+        self._read_at = float("-inf")
+
+    def to(self) -> frozenset[str]:
+        """As they were `LOOK_AGAIN` seconds ago, or later."""
+        now = self._clock.now()
+        if now >= self._read_at + LOOK_AGAIN:
+            self._found, self._read_at = remote_addresses(self._root), now
+        return self._found
 
 
 def remote_addresses(root: Path = Path("/proc/self/net")) -> frozenset[str]:

@@ -190,6 +190,25 @@ def test_path_that_returns_is_held_then_up() -> None:
     assert 1.0 <= served <= 1.0 + 0.05 + TIMEOUT
 
 
+def test_answer_read_after_the_hold_downs_end_but_before_the_tick_loses_no_wake_up() -> None:
+    wire = Wire([R0, R1])
+    wire.run(1.0)
+    wire.dead.add(R0)
+    wire.run(1.0)
+    wire.dead.clear()
+    wire.run(0.5)
+    held = wire.probing.get(R0)
+    assert held.state is S.HELD and held.held_until is not None
+    wire.run(held.held_until - wire.now - 0.0001)
+    seq = 10**6
+    wire.probing.sent(R0, seq, wire.now)
+    late = held.held_until + 0.0001  # the loop was busy with something else
+    assert not wire.probing.answered(R0, seq, late)
+    assert (wake := wire.probing.next_at()) is not None and wake <= late
+    assert wire.probing.tick(late) == [R0]
+    assert wire.probing.get(R0).state is S.UP
+
+
 def test_rate_bound_holds_for_confirming_probes_too() -> None:
     paths = [PathId(f"h{n}", f"rail{r}", f"a-rail{r}") for n in range(20) for r in range(4)]
     wire = Wire(paths, max_rate=200.0)
