@@ -41,6 +41,20 @@ class FactView(Model):
     detail: str
 
 
+class AlarmView(Model):
+    """A finding that nothing explained away."""
+
+    port: str
+    rail: str
+    rule: str
+    act: str = Field(description="what else the rule does: alarm (nothing), suspect or down")
+    text: str
+    evidence: str
+    raised: float = Field(description="Unix time")
+    cleared: float | None = Field(description="Unix time; None while it is active")
+    over: str = Field(description="why it is over")
+
+
 class EvidenceView(Model):
     """One reading that a finding rests on."""
 
@@ -169,6 +183,7 @@ class StatusView(Model):
     peers_connected: int
     peers: int
     dropped: dict[str, int] = Field(description="network input that was refused, by reason")
+    alarms: list[str] = Field(default_factory=list, description="active alarms, a line each")
     incidents: list[str] = Field(default_factory=list, description="switches whose ports fell together, a line each")
 
 

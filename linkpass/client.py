@@ -63,6 +63,10 @@ class Client:
     def ports(self) -> list[dict[str, Any]]:
         return list(self.get("/v1/ports"))
 
+    def alarms(self, history: bool = False) -> list[dict[str, Any]]:
+        """The active alarms, or with `history` also those that are over."""
+        return list(self.get("/v1/alarms" + _query(history=1 if history else None)))
+
     def paths(self) -> list[dict[str, Any]]:
         return list(self.get("/v1/paths"))
 

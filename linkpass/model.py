@@ -63,7 +63,7 @@ class Verdict:
     state: PortState
     since: float
     cause: str
-    flaps: int = 0  # times it went down since the agent started
+    flaps: int = 0  # times it went down, as far as is remembered
     last_flap: float | None = None
     held_until: float | None = None  # end of the hold-down, while HELD
 
@@ -197,6 +197,7 @@ class EventKind(StrEnum):
     SEEN = "seen"  # an observation changed a port's facts
     HINT = "hint"  # the kernel log said something; no verdict rests on it
     FINDING = "finding"  # a rule holds of a port, or doesn't any more
+    ALARM = "alarm"  # a finding that nothing explains away, or the end of it
     VERDICT = "verdict"  # a port or path changed its state
     SHARED = "shared"  # our record went out to the peers
     LEARNED = "learned"  # a peer's record came in

@@ -18,6 +18,9 @@ ACTS: tuple[str, ...] = get_args(Act)
 # Those with a table of their own (linkpass_agent/see/drivers.toml); all others are "other".
 DRIVERS = ("mlx5", "bnxt_re", "irdma", "ionic", "efa", "rxe", "other")
 
+# What `watch` may name beside counters and facts: the agent's own verdicts on a port.
+AGENTS_OWN = ("flaps", "outage")
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -51,7 +51,7 @@ class PathsSettings(Table):
     """Where the agent keeps what."""
 
     run: AbsolutePath = Field(default=Path(RUN), description="ledger and socket; gone after a boot")
-    state: AbsolutePath = Field(default=Path(STATE), description="drains and incarnation; survives boots")
+    state: AbsolutePath = Field(default=Path(STATE), description="what is remembered over restarts and boots")
     socket: AbsolutePath = Field(
         default=Path(RUN) / "agent.sock", description="control socket; default: <run>/agent.sock"
     )
@@ -192,6 +192,14 @@ class RuleSettings(Table):
         return self
 
 
+class AlarmsSettings(Table):
+    """When trouble is no alarm. Rerouting never waits for these."""
+
+    boot_grace: float = Field(default=1800.0, ge=0, allow_inf_nan=False, description="none so long after the boot")
+    undrain_grace: float = Field(default=120.0, ge=0, allow_inf_nan=False, description="nor after an undrain")
+    history: int = Field(default=500, ge=0, le=10_000, description="how many that are over are kept")
+
+
 class RoutesSettings(Table):
     """What the agent installs in the kernel. Ranges: u32 and u8 fields of rtnetlink."""
 
@@ -252,6 +260,7 @@ class Settings(Table):
     hold_down: HoldDownSettings = HoldDownSettings()
     see: SeeSettings = SeeSettings()
     rules: Annotated[tuple[RuleSettings, ...], LIST] = Field(default=(), alias="rule")
+    alarms: AlarmsSettings = AlarmsSettings()
     routes: RoutesSettings = RoutesSettings()
     jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()

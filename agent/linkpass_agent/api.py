@@ -24,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from linkpass.api import (
+    AlarmView,
     DrainAnswer,
     DrainRequest,
     EventView,
@@ -75,6 +76,10 @@ class Facade(Protocol):
     def status(self) -> StatusView: ...
 
     def ports(self) -> Sequence[PortView]: ...
+
+    def alarms(self, history: bool) -> Sequence[AlarmView]:
+        """The active ones; with `history` those that are over before them."""
+        ...
 
     def paths(self) -> Sequence[PathView]: ...
 
@@ -148,6 +153,9 @@ class Operation:
 OPERATIONS = (
     Operation("GET", "/v1/status", "status", "The host at a glance", "status", StatusView),
     Operation("GET", "/v1/ports", "ports", "Local ports and their states", "ports", PortView, "list"),
+    Operation(
+        "GET", "/v1/alarms", "alarms", "What needs somebody's hands", "alarms", AlarmView, "list", ("history",)
+    ),
     Operation("GET", "/v1/paths", "paths", "Paths to all peers", "paths", PathView, "list"),
     Operation("GET", "/v1/peers", "peers", "Peer hosts, as their own records tell", "peers", PeerView, "list"),
     Operation("GET", "/v1/plan", "plan", "What would be done now, and why", "plan", PlanView),
@@ -316,6 +324,9 @@ class Api:
 
     async def ports(self, request: Request) -> Response:
         return _list(self.facade.ports())
+
+    async def alarms(self, request: Request) -> Response:
+        return _list(self.facade.alarms(bool(_number(request, "history", 0, 1))))
 
     async def paths(self, request: Request) -> Response:
         return _list(self.facade.paths())

@@ -20,6 +20,10 @@ QUERY = {
         "description": "at most so many events: the first after `since`, or the newest",
         "schema": {"type": "integer", "minimum": 1, "maximum": MAX_EVENTS, "default": EVENTS},
     },
+    "history": {
+        "description": "1: also alarms that are over",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 1, "default": 0},
+    },
     "job": {
         "description": "only queue pairs of this job",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQ},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from linkpass import __version__
 from linkpass.api import (
+    AlarmView,
     DrainAnswer,
     EventView,
     ExplainView,
@@ -26,6 +27,7 @@ from linkpass.clock import Clock
 from linkpass.errors import NotFoundError
 from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
+from .alarming import Alarming
 from .explain import explain
 from .jobs.views import JobsFacade
 from .judge.port import Port
@@ -67,8 +69,9 @@ class AgentFacade:
         incidents: Callable[[], list[str]] = list,
         keys: KeyDesk | None = None,
         observing: Observing | None = None,
+        alarming: Alarming | None = None,
     ) -> None:
-        self._observing = observing
+        self._observing, self._alarming = observing, alarming
         self._jobs = jobs or JobsFacade(None, clock)
         self._incidents, self._keys = incidents, keys
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
@@ -98,11 +101,17 @@ class AgentFacade:
             peers_connected=sum(p.state == "connected" for p in peers),
             peers=len(peers),
             dropped=dict(self._dropped()),
+            alarms=[f"{a.port}: {a.rule}: {a.text}" for a in self.alarms(history=False)],
             incidents=self._incidents(),
         )
 
     def ports(self) -> list[PortView]:
         return [self._port(name, port) for name, port in self._reactor.ports.items()]
+
+    def alarms(self, history: bool) -> list[AlarmView]:
+        if self._alarming is None:
+            return []
+        return self._alarming.history() if history else self._alarming.active()
 
     def paths(self) -> list[PathView]:
         current = self._current()

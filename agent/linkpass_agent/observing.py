@@ -17,12 +17,12 @@ from pathlib import Path
 
 from linkpass.clock import Clock
 from linkpass.model import EventKind, Finding, Observation, Signal, Value
-from linkpass.rules import Rule, changed, for_driver
+from linkpass.rules import AGENTS_OWN, Rule, changed, for_driver
 from linkpass.settings import Settings
 
 from .events import Data, EventLog
 from .judge.counting import Sample
-from .judge.rules import Fact, PortRules
+from .judge.rules import Baselines, Fact, PortRules
 from .reactor import Reactor
 from .see import rdma_ports
 from .see.counters import driver
@@ -52,6 +52,20 @@ class Told:
     module: Module | None = None
     samples: list[Sample] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CountersPast:
+    """A port's counters before a restart, and which device they were of."""
+
+    driver: str
+    guid: str
+    index: int
+    baselines: Baselines
+
+    def fits(self, driver: str, guid: str, index: int) -> bool:
+        """Whether it is that device still."""
+        return (self.driver, self.guid, self.index) == (driver, guid, index)
 
 
 @dataclass(slots=True)
@@ -89,9 +103,12 @@ class Observing:
         infiniband: Path = rdma_ports.INFINIBAND,
         net: Path = rdma_ports.NET,
         door: Door = SYSTEM,
+        past: Mapping[str, CountersPast] | None = None,
     ) -> None:
+        self._past = dict(past or {})
         self.names = names
-        self._ports, self._rules, self._facts, self._behind = tuple(ports), tuple(rules), facts, behind
+        self._ports, self._facts, self._behind = tuple(ports), facts, behind
+        self._rules = tuple(r for r in rules if r.watch not in AGENTS_OWN)
         self._look_soon, self._events, self._clock = look_soon, events, clock
         self._exclude, self._counters = frozenset(exclude), counters
         self._infiniband, self._net, self._door = infiniband, net, door
@@ -168,6 +185,15 @@ class Observing:
         if port in self.watched:
             self.watched[port].rules.forget_best()
 
+    def past(self) -> dict[str, CountersPast]:
+        """What a restart should remember of the counters."""
+        now = self._clock.now()
+        return {
+            port: CountersPast(w.driver, w.guid, w.key[2], w.rules.baselines(now))
+            for port, w in self.watched.items()
+            if w.key[2] is not None
+        }
+
     def _known(self, rdma: RdmaPort) -> str:
         """Why a device that the file names isn't there; "" if it is."""
         if (self._infiniband / rdma.device).exists():
@@ -210,6 +236,9 @@ class Observing:
                 rules.device_came()
         else:
             rules = PortRules(port, for_driver(self._rules, driver_name))
+            past = self._past.pop(port, None)
+            if past is not None and past.fits(driver_name, guid or "", index):
+                rules.recall(past.baselines, self._clock.now())
         found = Watched(files, key, rules, driver_name, guid or (known.guid if known else ""))
         if known is not None:
             found.told, found.rest_until, found.missing = known.told, known.rest_until, known.missing
@@ -288,6 +317,7 @@ def of(
     look_soon: Callable[[], None],
     events: EventLog,
     clock: Clock,
+    past: Mapping[str, CountersPast],
 ) -> Observing:
     """The daemon's own."""
 
@@ -297,7 +327,7 @@ def of(
 
     return Observing(
         names, [p.name for p in settings.ports], changed(settings.rules), lambda port: reactor.ports[port].facts,
-        lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters,
+        lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters, past=past,
     )  # fmt: skip
 
 

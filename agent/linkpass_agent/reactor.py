@@ -29,7 +29,7 @@ from .decide import planner
 from .decide.planner import PeerPaths
 from .events import EventLog
 from .judge import path as path_judge
-from .judge.holddown import HoldDownRule
+from .judge.holddown import HoldDownRule, Past
 from .judge.port import Port
 from .judge.probing import Probing
 from .telling import evidence, hops_of, places, port_changes, roce_v2, show
@@ -84,6 +84,7 @@ class Reactor:
         events: EventLog,
         clock: Clock,
         drains: Mapping[str, str],
+        past: Mapping[str, Past] | None = None,
     ) -> None:
         self.watcher: Watcher | None = None
         self._me, self._rule, self._probing = identity, hold_down, probing
@@ -93,6 +94,9 @@ class Reactor:
         self.ports = {name: Port(hold_down) for name in self.rails}
         # port -> (signal, source) -> the latest that this source said, also what moved nothing
         self.witnesses: dict[str, dict[tuple[Signal, str], Observation]] = {name: {} for name in self.rails}
+        for port, remembered in (past or {}).items():
+            if port in self.ports:
+                self.ports[port] = self.ports[port].recall(remembered, clock.now())
         for port, reason in drains.items():
             if port in self.ports:
                 self.ports[port] = self.ports[port].drain(reason, clock.now())

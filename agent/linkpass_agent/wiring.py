@@ -22,9 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+from linkpass import rules
 from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError
-from linkpass.model import EventKind, Hop, HostRecord, PathId, PortState
+from linkpass.model import Event, EventKind, Hop, HostRecord, PathId, PortState
 from linkpass.settings import Endpoint, Settings
 from linkpass_topology import fabric as fabrics
 from linkpass_topology.gossip import (
@@ -45,9 +46,9 @@ from linkpass_topology.gossip import (
 )
 from linkpass_topology.view import changed_ports
 
+from . import alarming, observing
 from . import log as logs
 from . import memory as memories
-from . import observing
 from .act.ledger import Ledger
 from .act.routes import RouteActuator, RouteRule
 from .act.rtnl import Rtnl
@@ -58,6 +59,7 @@ from .facade import AgentFacade, Contact
 from .jobs import locality
 from .jobs.views import JobsFacade
 from .jobs.wired import Jobs
+from .judge.alarms import Graces
 from .judge.holddown import HoldDownRule
 from .judge.probe import ProbeRule
 from .judge.probing import Probing
@@ -65,6 +67,7 @@ from .judge.schedule import ScheduleRule
 from .keys import KeyDesk
 from .memory import Memory
 from .reactor import Identity, Reactor
+from .recall import PathPast, Recall, Recaller, after_gap
 from .see import carrier
 from .see.names import Names
 from .see.netlink import LinkEvents, Sweep
@@ -136,10 +139,18 @@ class Agent:
         self.clock = SystemClock()
         self.started = self.clock.now()
         self.story = Story()
-        self.events = EventLog(self.clock, self.story.tell, logs.tell, later=asyncio.get_running_loop().call_soon)
-        self.memory = Memory(_folder(settings.paths.state))
+        state = _folder(settings.paths.state)
+        self.recaller = Recaller(state)
+        self.events = EventLog(
+            self.clock, self.story.tell, logs.tell, self._worth_remembering,
+            later=asyncio.get_running_loop().call_soon,
+        )  # fmt: skip
+        self.memory = Memory(state)
         self.state, complaint = self.memory.load()
         self._remember(complaint)
+        saved, complaint = self.recaller.load()
+        self._complain(complaint)
+        past = after_gap(saved, self.state.boot_id, self.clock.now(), self.clock.wall())
         self.keys = KeyDesk(
             settings.share.keyring, settings.host, self._use_keys,
             lambda: [m.row for m in self.gossip.core.members()], self.events,
@@ -159,6 +170,7 @@ class Agent:
             ProbeRule(rule, probe.timeout, probe.lost, grace=probe.timeout),
             ScheduleRule(probe.period, probe.idle_period, probe.max_rate),
             Random(),
+            past.by_path(),
         )
         self.reactor = Reactor(
             Identity(settings.host, self.state.incarnation, settings.routes.addresses, rails),
@@ -170,6 +182,7 @@ class Agent:
             self.events,
             self.clock,
             {port: d.reason for port, d in self.state.drains.items()},
+            past.ports,
         )
         self.prober = Prober(
             self.probing,
@@ -205,8 +218,13 @@ class Agent:
             rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports}, names.device
         )
         self.observing = observing.of(
-            settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock
+            settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters
         )
+        graces = Graces(settings.alarms.boot_grace, settings.alarms.undrain_grace)
+        self.alarming = alarming.Alarming(
+            rules.changed(settings.rules), graces, settings.alarms.history, self.reactor, self.observing, self.events,
+            self.clock, alarming.booted(self.clock.now()), past.alarms, past.falls,
+        )  # fmt: skip
         self.jobs = Jobs(
             settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._jobs_talk_to_others,
             self.events, self.clock, {p: locality.read(names.device(p)) for p in rails},
@@ -216,7 +234,7 @@ class Agent:
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
-            self.switches.lines, self.keys, self.observing,
+            self.switches.lines, self.keys, self.observing, self.alarming,
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}
@@ -313,15 +331,36 @@ class Agent:
         return found + self.gossip.core.relay.dropped + (self.jobs.dropped if self.jobs else Counter())
 
     def _remember(self, complaint: str) -> None:
-        if complaint:
-            self.events.add(EventKind.AGENT, self.settings.host, complaint)
-            log.warning(complaint)
+        self._complain(complaint)
         known = {p.name for p in self.settings.ports}
         for port in set(self.state.drains) - known:
             log.warning("%s was drained (%s), but isn't configured any more", port, self.state.drains[port].reason)
         self.state.incarnation = memories.next_incarnation(self.state, self.clock.wall())
         self.state.boot_id = memories.boot_id()
         self.memory.save(self.state)
+
+    def _complain(self, complaint: str) -> None:
+        if complaint:
+            self.events.add(EventKind.AGENT, self.settings.host, complaint)
+            log.warning(complaint)
+
+    def _worth_remembering(self, event: Event) -> None:
+        if event.kind in (EventKind.VERDICT, EventKind.ALARM):
+            self.recaller.changed()
+
+    def _learned(self) -> Recall:
+        """What a restart should know of our ports and paths."""
+        now = self.clock.now()
+        return Recall(
+            self.state.boot_id,
+            now,
+            self.clock.wall(),
+            {name: port.past(now) for name, port in self.reactor.ports.items()},
+            tuple(PathPast(*path, past) for path, past in self.probing.past(now).items()),
+            self.observing.past(),
+            self.alarming.past(),
+            self.alarming.windows(),
+        )
 
     # -- what runs beside each other -------------------------------------------------------------------------
 
@@ -331,6 +370,7 @@ class Agent:
             self._look.clear()
             self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
             self.reactor.observe(self.observing.look())
+            self.alarming.look()
             self.files.reopen()
             self._listen()  # an address may have become usable for us only now
             if self.routes:
@@ -391,6 +431,7 @@ class Agent:
                 tasks.create_task(self.sweeps()),
                 tasks.create_task(self.ticks()),
                 tasks.create_task(self.observing.rounds(see.ethtool)),
+                tasks.create_task(self.recaller.run(self._learned)),
             ]
             if self.jobs:
                 running.append(tasks.create_task(self.jobs.beats()))
@@ -401,6 +442,7 @@ class Agent:
 
     def close(self) -> None:
         """Stop all parts and leave the host as it was, or as its only usable routes need it."""
+        self.recaller.close(self._learned())
         if self.jobs:
             self.jobs.close()
         self.prober.close()

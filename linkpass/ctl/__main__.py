@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from linkpass import __version__
 from linkpass.client import DEFAULT_SOCKET, BadRequestError, Client
 from linkpass.ctl import (
+    alarms,
     completion,
     drain,
     events,
@@ -34,6 +35,7 @@ from linkpass.errors import LinkPassError, UnreachableError
 VERBS: tuple[Verb, ...] = (
     status.VERB,
     ports.VERB,
+    alarms.VERB,
     explain.VERB,
     paths.VERB,
     peers.VERB,

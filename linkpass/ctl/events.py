@@ -12,6 +12,7 @@ KINDS = {
     "seen": "",
     "hint": "",
     "finding": YELLOW,
+    "alarm": RED,
     "verdict": YELLOW,
     "shared": "",
     "learned": "",

@@ -17,6 +17,8 @@ def run(context: Context) -> int:
     context.say(f"health: {paint(plain(s['health']), STATES.get(s['health'], ''))}")
     for problem in s["problems"]:
         context.say(f"  {paint('!', RED)} {plain(problem)}")
+    for alarm in s.get("alarms", []):
+        context.say(f"  {paint('alarm', RED)} {plain(alarm)}")
     for incident in s.get("incidents", []):
         context.say(f"  {paint('switch', RED)} {plain(incident)}")
     context.say(

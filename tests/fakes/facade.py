@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from linkpass.api import (
+    AlarmView,
     CounterView,
     DrainAnswer,
     EventView,
@@ -99,6 +100,7 @@ class FakeFacade:
     job_views: list[JobView] = field(default_factory=list)
     qp_views: list[QpView] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)  # queue pairs on any port, one look after the other; then none
+    alarm_views: list[AlarmView] = field(default_factory=list)
     key_views: list[KeyView] = field(default_factory=lambda: [KEY])
     stay: dict[str, str] = field(default_factory=dict)  # queue pairs that can't move
 
@@ -118,10 +120,14 @@ class FakeFacade:
             peers_connected=1,
             peers=1,
             dropped={},
+            alarms=[f"{a.port}: {a.rule}: {a.text}" for a in self.alarms(history=False)],
         )
 
     def ports(self) -> Sequence[PortView]:
         return self.port_views
+
+    def alarms(self, history: bool) -> Sequence[AlarmView]:
+        return [a for a in self.alarm_views if history or a.cleared is None]
 
     def paths(self) -> Sequence[PathView]:
         return [

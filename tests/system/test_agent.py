@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from linkpass_lab.agents import Agents, kernel_hops, kernel_routes
+from linkpass_lab.fault import parse
 from linkpass_lab.namespaces import NamespaceLab
 from linkpass_topology.fabric import grid
 
@@ -71,6 +72,29 @@ def test_drain_moves_traffic_and_survives_restart_and_kill(agents: Agents) -> No
         assert eventually(lambda: kernel_hops(agents.lab, "a", TO_B) == ["a-rail1"])
     assert agents.ctl("a", "undrain", "a-rail0").returncode == 0
     assert eventually(lambda: kernel_hops(agents.lab, "a", TO_B) == ["a-rail0", "a-rail1"])
+
+
+def test_hold_down_goes_on_after_a_restart_and_after_a_kill(lab: NamespaceLab, agents: Agents) -> None:
+    agents.stop("a")
+    patient = Agents(lab, {"hold_down": {"first": 8.0, "max": 20.0}})
+    patient.write()
+    patient.start("a")
+    try:
+        pulled = parse({"kind": "carrier", "host": "a", "rail": "rail0"})
+        assert eventually(lambda: state(patient, "a-rail0") == "up")
+        lab.inject(pulled)
+        assert eventually(lambda: state(patient, "a-rail0") == "down")
+        lab.repair(pulled)
+        for end in (patient.stop, patient.kill):
+            assert eventually(lambda: state(patient, "a-rail0") == "held")
+            end("a")
+            patient.start("a")
+            assert eventually(lambda: kernel_hops(lab, "a", TO_B) == ["a-rail1"])
+            port = next(p for p in patient.ports("a") if p["name"] == "a-rail0")
+            assert port["state"] == "held" and port["flaps"] >= 1 and "before the agent's restart" in port["cause"]
+        assert eventually(lambda: state(patient, "a-rail0") == "up", 20)
+    finally:
+        patient.kill("a")
 
 
 def test_drain_that_is_only_tried_out_changes_nothing(agents: Agents) -> None:

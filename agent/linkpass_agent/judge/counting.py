@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-Place = Literal["counters", "hw_counters", "netdev", "ethtool"]
+Place = Literal["counters", "hw_counters", "netdev", "ethtool", "agent"]
 
 # A wrapping counter that fell from the last quarter of its range into the first has wrapped; any other fall is a
 # reset. Nothing that rules watch covers half its range between two looks.

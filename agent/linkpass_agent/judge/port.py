@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from linkpass.model import Observation, PortState, Signal, Value, Verdict
 
-from .holddown import NEVER_FELL, HoldDown, HoldDownRule
+from .holddown import NEVER_FELL, HoldDown, HoldDownRule, Past, past_of
 
 S = PortState
 
 # Every move that exists. DRAINED isn't here: a drain lies over the link's own state (see `Port.verdict`).
 MOVES: dict[PortState, frozenset[PortState]] = {
-    S.UNKNOWN: frozenset({S.UP, S.SUSPECT, S.DOWN, S.ABSENT}),
+    S.UNKNOWN: frozenset({S.UP, S.SUSPECT, S.DOWN, S.ABSENT, S.HELD}),  # HELD: what it owed before a restart
     S.UP: frozenset({S.SUSPECT, S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),  # HELD: after an undrain
     S.SUSPECT: frozenset({S.UP, S.DOWN, S.ABSENT, S.UNKNOWN, S.HELD}),
     S.DOWN: frozenset({S.HELD, S.ABSENT}),
@@ -62,6 +62,26 @@ class Port:
     drained: str | None = None
     drained_since: float = 0.0
     rules_text: str = ""  # which rule doubts the port, and why
+    owes: float = 0.0  # s of hold-down from before a restart, served when the port is first seen to work
+
+    def recall(self, past: Past, now: float) -> "Port":
+        """A port that nothing was seen of yet, with what is remembered of it."""
+        hold = self.hold if past.clean else HoldDown(past.length).since(self.rule, past.good_for, now)
+        owes = min(max(0.0, past.owes), self.rule.maximum)
+        flapped = None if past.last_flap is None else now - past.last_flap
+        return replace(self, hold=hold, owes=owes, flaps=max(0, past.flaps), last_flap=flapped)
+
+    def past(self, now: float) -> Past:
+        """What a restart should remember."""
+        return past_of(
+            self.hold,
+            out=self.state in (S.DOWN, S.ABSENT),
+            held_until=self.held_until,
+            owes=self.owes,
+            flaps=self.flaps,
+            last_flap=self.last_flap,
+            now=now,
+        )
 
     def observe(self, seen: Observation) -> "Port":
         """Take in one observation."""
@@ -108,6 +128,9 @@ class Port:
             return self._fall(S.ABSENT, now, cause)
         if not reading.good:
             return self._fall(S.DOWN, now, cause)
+        if self.state == S.UNKNOWN and self.owes:
+            text = f"{cause}; {self.owes:.1f} s of hold-down left from before the agent's restart"
+            return replace(self._move(S.HELD, now, text), held_until=now + self.owes, owes=0.0)
         if self.state in (S.UNKNOWN, *WORKS):
             return self._doubt(reading, now, cause)
         if self.state in (S.DOWN, S.ABSENT):
@@ -130,6 +153,8 @@ class Port:
             return self
         if self.state in (S.DOWN, S.ABSENT):
             return self._move(to, now, cause)
+        if self.owes:  # it was out before the agent's restart, and still is: no new fall
+            return replace(self._move(to, now, cause), owes=0.0)
         first_look = self.state == S.UNKNOWN and self.since == 0.0
         moved = replace(self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None)
         return moved if first_look else replace(moved, flaps=self.flaps + 1, last_flap=now)

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 from linkpass.model import PortState, Verdict
 
-from .holddown import NEVER_FELL, HoldDown, HoldDownRule
+from .holddown import NEVER_FELL, HoldDown, HoldDownRule, Past, past_of
 
 S = PortState
 
 MOVES: dict[PortState, frozenset[PortState]] = {
-    S.UNKNOWN: frozenset({S.UP, S.SUSPECT}),
+    S.UNKNOWN: frozenset({S.UP, S.SUSPECT, S.HELD}),  # HELD: what it owed before a restart
     S.UP: frozenset({S.SUSPECT}),
-    S.SUSPECT: frozenset({S.UP, S.DOWN}),
+    S.SUSPECT: frozenset({S.UP, S.DOWN, S.HELD}),
     S.DOWN: frozenset({S.HELD}),
     S.HELD: frozenset({S.UP, S.DOWN}),
 }
@@ -83,6 +83,26 @@ class ProbedPath:
     held_until: float | None = None
     flaps: int = 0
     last_flap: float | None = None
+    owes: float = 0.0  # s of hold-down from before a restart, served when the path first answers
+
+    def recall(self, past: Past, now: float) -> "ProbedPath":
+        """A path that wasn't probed yet, with what is remembered of it."""
+        hold = HoldDown(past.length).since(self.rule.hold, past.good_for, now)
+        owes = min(max(0.0, past.owes), self.rule.hold.maximum)
+        flapped = None if past.last_flap is None else now - past.last_flap
+        return replace(self, hold=hold, owes=owes, flaps=max(0, past.flaps), last_flap=flapped)
+
+    def past(self, now: float) -> Past:
+        """What a restart should remember."""
+        return past_of(
+            self.hold,
+            out=self.state == S.DOWN,
+            held_until=self.held_until,
+            owes=self.owes,
+            flaps=self.flaps,
+            last_flap=self.last_flap,
+            now=now,
+        )
 
     @property
     def patience(self) -> float:
@@ -105,6 +125,9 @@ class ProbedPath:
             until = now + self.hold.length
             held = path._move(S.HELD, now, f"probes answered again; hold-down {self.hold.length:g} s")
             return replace(held, held_until=until)
+        if self.owes and self.state in (S.UNKNOWN, S.SUSPECT):
+            text = f"probes answered; {self.owes:.1f} s of hold-down left from before the agent's restart"
+            return replace(path._move(S.HELD, now, text), held_until=now + self.owes, owes=0.0)
         if self.state in (S.UNKNOWN, S.SUSPECT):
             return path._move(S.UP, now, "probes answered")
         return path
@@ -135,6 +158,8 @@ class ProbedPath:
 
     def _down(self, lost: int, now: float) -> "ProbedPath":
         path = self._move(S.DOWN, now, f"{lost} probes in a row unanswered, while the peer answered on another path")
+        if self.owes:  # it was out before the agent's restart, and still is: no new fall
+            return replace(path, owes=0.0)
         return replace(
             path, hold=self.hold.fell(self.rule.hold, now), held_until=None, flaps=self.flaps + 1, last_flap=now
         )

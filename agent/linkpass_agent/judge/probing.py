@@ -5,11 +5,12 @@ Pure: the doer (`see/prober.py`) sends what `due` says, reports what came back, 
 
 import heapq
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from random import Random
 
 from linkpass.model import PathId, PortState
 
+from .holddown import Past
 from .probe import NO_PROOF, ProbedPath, ProbeRule, Proof
 from .schedule import ProbeSchedule, ScheduleRule
 
@@ -17,8 +18,11 @@ from .schedule import ProbeSchedule, ScheduleRule
 class Probing:
     """The probe state of every path. A path that was never probed is UNKNOWN."""
 
-    def __init__(self, rule: ProbeRule, schedule: ScheduleRule, random: Random) -> None:
+    def __init__(
+        self, rule: ProbeRule, schedule: ScheduleRule, random: Random, past: Mapping[PathId, Past] | None = None
+    ) -> None:
         self._rule = rule
+        self._past = dict(past or {})  # of paths that weren't there yet
         self._schedule = ProbeSchedule(schedule, random)
         self._paths: dict[PathId, ProbedPath] = {}
         self._siblings: dict[str, list[PathId]] = {}
@@ -39,13 +43,19 @@ class Probing:
         self._siblings = {}
         for path in paths:  # in the order given, not that of hashes: a run must be repeatable
             if path not in self._paths:
-                self._paths[path] = ProbedPath(self._rule, since=now)
+                fresh, past = ProbedPath(self._rule, since=now), self._past.pop(path, None)
+                self._paths[path] = fresh if past is None else fresh.recall(past, now)
             self._siblings.setdefault(path.peer, []).append(path)
         self._schedule.set_paths(paths, in_use, now)
 
     def get(self, path: PathId) -> ProbedPath:
         """The state of one path."""
         return self._paths.get(path) or ProbedPath(self._rule)
+
+    def past(self, now: float) -> dict[PathId, Past]:
+        """What a restart should remember: of the paths that ever fell, also of those whose peer isn't back yet."""
+        found = {path: state.past(now) for path, state in self._paths.items()}
+        return {path: past for path, past in {**self._past, **found}.items() if not past.clean}
 
     def due(self, now: float) -> list[tuple[PathId, int]]:
         """Probes to send now, with their sequence numbers.

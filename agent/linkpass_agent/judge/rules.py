@@ -86,6 +86,27 @@ class Count:
             window.add(now, grown.by if gap <= window.length else grown.by * window.length / gap)
 
 
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """What a restart remembers of a port's counters: each one's last value and how long ago it was read (s), its
+    growth within the rules' windows (how long ago, by how much), and the best values of facts."""
+
+    counts: dict[str, tuple[int, float]] = field(default_factory=dict)  # by source
+    grown: dict[str, dict[str, tuple[tuple[float, float], ...]]] = field(default_factory=dict)  # by source and rule
+    best: dict[str, int] = field(default_factory=dict)
+
+    def after(self, gap: float) -> "Baselines":
+        """The same, `gap` seconds later."""
+        return replace(
+            self,
+            counts={source: (value, ago + gap) for source, (value, ago) in self.counts.items()},
+            grown={
+                source: {rule: tuple((ago + gap, by) for ago, by in pieces) for rule, pieces in rules.items()}
+                for source, rules in self.grown.items()
+            },
+        )
+
+
 @dataclass(slots=True)
 class Held:
     """A rule's state: since when its cause holds, and its finding while one is open."""
@@ -114,6 +135,7 @@ class PortRules:
         self._held = {_key(r): Held() for r in self._rules}
         self.counts: dict[str, Count] = {}
         self._best: dict[str, int] = {}
+        self._before, self._recalled_at = Baselines(), 0.0  # counters as they were before a restart
         self._admin: bool | None = None
         self._admin_looks = 0
 
@@ -135,7 +157,7 @@ class PortRules:
         for sample in samples:
             count = self.counts.get(sample.kind.source)
             if count is None:
-                count = self.counts[sample.kind.source] = Count(sample.kind, self._windows(sample.kind.role))
+                count = self.counts[sample.kind.source] = self._count(sample.kind)
             count.take(sample, now, ours=ours)
         opened, closed = [], []
         for rule in self._rules:
@@ -154,6 +176,28 @@ class PortRules:
         worst = next((f for f in self.findings if WORST[f.act]), None)
         return (STATES[WORST[worst.act]], f"{worst.rule}: {worst.text}") if worst else ("ok", "")
 
+    def baselines(self, now: float) -> Baselines:
+        """What to remember."""
+        counts = {
+            source: (count.value, max(0.0, now - count.read_at))
+            for source, count in self.counts.items()
+            if count.value is not None and count.read_at is not None
+        }
+        grown = {
+            source: {
+                rule: tuple((max(0.0, now - at), by) for at, by in window.pieces)
+                for rule, window in count.windows.items()
+                if window.over(now)
+            }
+            for source, count in self.counts.items()
+        }
+        return Baselines(counts, {source: rules for source, rules in grown.items() if rules}, dict(self._best))
+
+    def recall(self, past: Baselines, now: float) -> None:
+        """Go on from there: what grew while no agent looked is growth too."""
+        self._before, self._recalled_at = past, now
+        self._best = dict(past.best)
+
     def forget_best(self) -> None:
         """What the port has now is right from now on: another device came, or an operator gave the port back."""
         self._best.clear()
@@ -161,6 +205,7 @@ class PortRules:
     def device_came(self) -> None:
         """Another device, or the same one made anew: its counters have another beginning."""
         self.forget_best()
+        self._before = Baselines()
         self.counts.clear()
 
     def quiet(self, now: float, seconds: float) -> tuple[bool | None, str]:
@@ -183,6 +228,16 @@ class PortRules:
         return found
 
     # -- inside -----------------------------------------------------------------------------------------------
+
+    def _count(self, kind: CounterKind) -> Count:
+        """A counter that is seen for the first time, with what is remembered of it."""
+        then, windows = self._recalled_at, self._windows(kind.role)
+        for rule, pieces in self._before.grown.get(kind.source, {}).items():
+            for ago, by in sorted(pieces, reverse=True):
+                if rule in windows and ago >= 0 and by >= 0:
+                    windows[rule].add(then - ago, by)
+        value, ago = self._before.counts.get(kind.source, (None, 0.0))
+        return Count(kind, windows, value, None if value is None else then - max(0.0, ago))
 
     def _windows(self, role: str) -> dict[str, Window]:
         return {_key(r): Window(r.window) for r in self._rules if role in (r.watch, r.per)}

@@ -116,7 +116,7 @@ def test_memory_that_is_damaged_is_set_aside_and_says_that_drains_are_lost(tmp_p
     state, complaint = Memory(tmp_path).load()
     assert state == State()
     assert "drains are lost" in complaint
-    assert (tmp_path / "state.bad").read_bytes() == damage
+    assert (tmp_path / "state.json.corrupt-1").read_bytes() == damage
     Memory(tmp_path).save(REMEMBERED)
     assert Memory(tmp_path).load() == (REMEMBERED, "")
 

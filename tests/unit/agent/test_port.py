@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkpass.model import Observation, PortState, Signal, Value
-from linkpass_agent.judge.holddown import HoldDownRule
+from linkpass_agent.judge.holddown import HoldDownRule, Past
 from linkpass_agent.judge.port import MOVES, UNUSABLE_OPERSTATES, Port
 
 S = PortState
@@ -46,6 +46,10 @@ REACHED = {
     (S.UNKNOWN, S.UP): lambda: (Port(RULE), up()),
     (S.UNKNOWN, S.DOWN): lambda: (Port(RULE), see(Port(RULE), 10.0, carrier=False)),
     (S.UNKNOWN, S.ABSENT): lambda: (Port(RULE), see(Port(RULE), 10.0, present=False)),
+    (S.UNKNOWN, S.HELD): lambda: (
+        (waiting := Port(RULE).recall(Past(4.0, owes=3.0), 5.0)),
+        see(waiting, 10.0, present=True, admin=True, carrier=True),
+    ),
     (S.UP, S.DOWN): lambda: (up(), down()),
     (S.UP, S.ABSENT): lambda: (up(), absent()),
     (S.UP, S.UNKNOWN): lambda: (up(), see(up(), 20.0, carrier=None)),
@@ -277,3 +281,55 @@ def test_suspect_port_whose_carrier_goes_is_down_at_once() -> None:
 
 def test_rules_alone_do_not_make_a_port_whose_carrier_is_unknown_usable() -> None:
     assert doubt(Port(RULE), 30.0, "ok", "").state == S.UNKNOWN
+
+
+# -- over a restart of the agent ---------------------------------------------------------------------------------
+
+
+def restarted(port: Port, at: float, now: float) -> Port:
+    """Another agent's first sight, with what the one before remembered at `at`."""
+    return Port(RULE).recall(port.past(at), now)
+
+
+def test_restart_while_held_serves_the_rest_of_the_hold_down() -> None:
+    before = held(21.0)  # until 22.0
+    after = see(restarted(before, 21.25, 500.0), 500.0, carrier=True)
+    assert after.state is S.HELD and after.held_until == pytest.approx(500.75)
+    assert "before the agent's restart" in after.cause
+    assert after.tick(501.0).state is S.UP
+
+
+def test_restart_while_down_serves_the_whole_hold_down_when_the_port_is_back() -> None:
+    after = see(restarted(down(), 20.5, 30.0), 30.0, carrier=True)
+    assert after.state is S.HELD and after.held_until == pytest.approx(30.0 + down().hold.length)
+
+
+def test_restart_while_down_and_still_down_is_no_new_fall() -> None:
+    after = see(restarted(down(), 20.5, 30.0), 30.0, carrier=False)
+    assert after.state is S.DOWN
+    assert (after.hold.length, after.flaps) == (down().hold.length, down().flaps)
+
+
+def test_flapping_port_keeps_its_price_and_its_count_over_a_restart() -> None:
+    port, now = up(), 20.0
+    for _ in range(3):
+        port = see(see(port, now, carrier=False), now + 0.1, carrier=True)
+        now = port.wakes_at or 0.0
+        port = port.tick(now)
+    after = see(restarted(port, now, now + 1.0), now + 1.0, carrier=True)
+    assert after.state is S.UP and after.flaps == 3
+    fallen = see(after, now + 2.0, carrier=False)
+    assert fallen.hold.length == see(port, now + 1.0, carrier=False).hold.length > RULE.first
+
+
+def test_time_without_an_agent_pays_no_penalty_off() -> None:
+    port = held().tick(22.0)
+    assert see(port, 22.0 + 1e6, carrier=False).hold.length == RULE.first  # with an agent it does
+    after = see(restarted(port, 22.5, 22.5 + 1e6), 22.5 + 1e6, carrier=True)
+    assert see(after, 23.0 + 1e6, carrier=False).hold.length == 2 * RULE.first
+
+
+def test_remembered_nonsense_holds_no_longer_than_the_rule_allows() -> None:
+    wild = Past(length=1e300, good_for=-5.0, owes=1e300, flaps=-3, last_flap=-1.0)
+    after = see(Port(RULE).recall(wild, 5.0), 10.0, carrier=True)
+    assert after.held_until == 10.0 + RULE.maximum and after.flaps == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkpass.model import PortState
-from linkpass_agent.judge.holddown import HoldDownRule
+from linkpass_agent.judge.holddown import HoldDownRule, Past
 from linkpass_agent.judge.probe import MOVES, OUTSTANDING, ProbedPath, ProbeRule, Proof
 
 S = PortState
@@ -39,9 +39,9 @@ def held() -> ProbedPath:
 
 def test_table_of_moves_is_the_one_that_was_designed() -> None:
     assert {
-        S.UNKNOWN: {S.UP, S.SUSPECT},
+        S.UNKNOWN: {S.UP, S.SUSPECT, S.HELD},  # HELD: what was owed before a restart
         S.UP: {S.SUSPECT},
-        S.SUSPECT: {S.UP, S.DOWN},
+        S.SUSPECT: {S.UP, S.DOWN, S.HELD},
         S.DOWN: {S.HELD},
         S.HELD: {S.UP, S.DOWN},
     } == MOVES
@@ -183,3 +183,22 @@ def test_path_wakes_at_the_next_timeout_or_the_end_of_its_hold_down() -> None:
     assert up().sent(2, 2.0).sent(3, 2.05).wakes_at(2.0) == pytest.approx(2.015)
     assert up().sent(2, 2.0).sent(3, 2.05).wakes_at(2.02) == pytest.approx(2.065)
     assert held().wakes_at(3.5) == pytest.approx(4.001)
+
+
+def test_path_that_was_down_before_a_restart_serves_its_hold_down_when_it_answers() -> None:
+    rule = ProbeRule(HoldDownRule(1.0, 300.0, 10.0))
+    past = Past(length=4.0, owes=4.0, flaps=2)
+    fresh = ProbedPath(rule).recall(past, 10.0)
+    assert fresh.state is S.UNKNOWN
+    answered = fresh.sent(1, 10.0).answered(1, 10.001)
+    assert answered.state is S.HELD and answered.held_until == 14.001
+    assert "before the agent's restart" in answered.cause
+    assert answered.past(11.001) == Past(4.0, None, 3.0, 2, None)
+    lost = fresh.sent(1, 10.0).tick(10.1)
+    assert lost.state is S.SUSPECT
+    assert lost.sent(2, 10.2).answered(2, 10.201).state is S.HELD
+
+
+def test_path_that_was_up_before_a_restart_is_up_with_its_first_answer() -> None:
+    fresh = ProbedPath(ProbeRule(HoldDownRule())).recall(Past(length=4.0, good_for=1.0, flaps=2), 10.0)
+    assert fresh.sent(1, 10.0).answered(1, 10.001).state is S.UP

@@ -50,11 +50,17 @@ class Follower:
 
 async def test_every_view_answers_with_its_model(settings: Settings, ask: Ask) -> None:
     facade = FakeFacade()
+    facade.alarm_views = [
+        models.AlarmView(
+            port="p", rail="r", rule="x", act="alarm", text="t", evidence="", raised=1.0, cleared=2.0, over="gone"
+        )
+    ]
     facade.story.tell(event(1))
     async with serve(facade, settings):
         for target, model, many in (
             ("/v1/status", models.StatusView, False),
             ("/v1/ports", models.PortView, True),
+            ("/v1/alarms?history=1", models.AlarmView, True),
             ("/v1/paths", models.PathView, True),
             ("/v1/peers", models.PeerView, True),
             ("/v1/plan", models.PlanView, False),
@@ -261,6 +267,7 @@ async def test_description_is_valid_openapi_and_covers_the_routes(settings: Sett
     assert {(m.upper(), p) for p, item in document["paths"].items() for m in item} == {
         ("GET", "/v1/status"),
         ("GET", "/v1/ports"),
+        ("GET", "/v1/alarms"),
         ("GET", "/v1/paths"),
         ("GET", "/v1/peers"),
         ("GET", "/v1/plan"),

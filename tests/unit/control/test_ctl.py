@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from linkpass.api import PlanView
+from linkpass.api import AlarmView, PlanView
 from linkpass.ctl.__main__ import parser
 from linkpass.ctl.events import KINDS
 from linkpass.model import Event, EventKind
@@ -307,7 +307,7 @@ def test_every_verb_has_help_with_an_example() -> None:
     actions = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
     verbs: dict[str, argparse.ArgumentParser] = actions[0].choices
     expected = {"status", "ports", "paths", "peers", "events", "plan", "drain", "undrain", "completion"}
-    expected |= {"jobs", "qps", "migrate", "keys", "explain"}
+    expected |= {"jobs", "qps", "migrate", "keys", "explain", "alarms"}
     assert set(verbs) == expected
     for name, own in verbs.items():
         assert f"linkpassctl {name}" in own.format_help().split("examples:")[1], name
@@ -320,3 +320,34 @@ def test_command_starts_without_the_heavy_packages() -> None:
     loaded = set(found.stdout.split())
     assert "linkpass.client" in loaded
     assert not loaded & {"pydantic", "asyncio", "shtab", "linkpass.settings", "linkpass.api", "starlette", "uvicorn"}
+
+
+RAISED = AlarmView(
+    port="a-rail0", rail="rail0", rule="port-flaps", act="alarm", text="agent/flaps grew by 3 in 600 s, more than 2",
+    evidence="", raised=1.0e9, cleared=None, over="",
+)  # fmt: skip
+OVER = RAISED.model_copy(update={"rule": "port-outage", "cleared": 1.0e9 + 60, "over": "the cause is gone"})
+
+
+async def test_alarms_that_are_active_are_shown_and_give_exit_code_1(facade: FakeFacade, ctl: Ctl) -> None:
+    assert await ctl("alarms") == (0, "no active alarms\n", "")
+    facade.alarm_views = [OVER]
+    assert (await ctl("alarms"))[:2] == (0, "no active alarms\n")
+    facade.alarm_views = [OVER, RAISED]
+    code, out, _ = await ctl("alarms")
+    assert code == 1
+    row = re.split(r" {2,}", out.splitlines()[1])
+    assert row[1:] == ["active", "a-rail0", "rail0", "port-flaps", RAISED.text, "-"] and len(out.splitlines()) == 2
+    assert "alarm a-rail0: port-flaps: agent/flaps grew" in (await ctl("status"))[1]
+
+
+async def test_alarms_history_shows_why_one_is_over_and_json_is_what_the_agent_says(
+    facade: FakeFacade, ctl: Ctl
+) -> None:
+    facade.alarm_views = [OVER]
+    code, out, _ = await ctl("alarms", "--history")
+    assert code == 0 and "(the cause is gone)" in out
+    facade.alarm_views = [OVER, RAISED]
+    code, out, _ = await ctl("alarms", "--history", "--json")
+    assert code == 1 and [a["rule"] for a in json.loads(out)] == ["port-outage", "port-flaps"]
+    assert [a["rule"] for a in json.loads((await ctl("--json", "alarms"))[1])] == ["port-flaps"]
