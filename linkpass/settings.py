@@ -200,6 +200,13 @@ class AlarmsSettings(Table):
     history: int = Field(default=500, ge=0, le=10_000, description="how many that are over are kept")
 
 
+class LimitsSettings(Table):
+    """How much may be out by LinkPass's own choice: ports whose link works, held back by a hold-down or a rule."""
+
+    host_share: float = Field(default=0.5, ge=0, le=1, description="of a host's ports, rounded down")
+    rail_share: float = Field(default=0.25, ge=0, le=1, description="of a rail's hosts, but one at least")
+
+
 class RoutesSettings(Table):
     """What the agent installs in the kernel. Ranges: u32 and u8 fields of rtnetlink."""
 
@@ -261,6 +268,7 @@ class Settings(Table):
     see: SeeSettings = SeeSettings()
     rules: Annotated[tuple[RuleSettings, ...], LIST] = Field(default=(), alias="rule")
     alarms: AlarmsSettings = AlarmsSettings()
+    limits: LimitsSettings = LimitsSettings()
     routes: RoutesSettings = RoutesSettings()
     jobs: JobsSettings = JobsSettings()
     log: LogSettings = LogSettings()

@@ -25,7 +25,8 @@ from linkpass.model import (
 )
 
 from .act.routes import Outcome
-from .decide import planner
+from .decide import limits, planner
+from .decide.limits import Limits, Out
 from .decide.planner import PeerPaths
 from .events import EventLog
 from .judge import path as path_judge
@@ -85,7 +86,9 @@ class Reactor:
         clock: Clock,
         drains: Mapping[str, str],
         past: Mapping[str, Past] | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits or Limits()
         self.watcher: Watcher | None = None
         self._me, self._rule, self._probing = identity, hold_down, probing
         self._publish, self._targets, self._actuator = publish, targets, actuator
@@ -251,8 +254,31 @@ class Reactor:
         if self.watcher:
             self.watcher.ports_moved()
 
+    def _keep_in_use(self) -> None:
+        """What the limits say of the ports that are held, now that ports or records changed or time went by."""
+        held = {
+            name: Out(self.rails[name], Verdict(port.state, port.since, port.cause, held_until=port.held_until))
+            for name, port in self.ports.items()
+            if port.state is PortState.HELD and port.drained is None
+        }
+        if not held:
+            return
+        now = self._clock.now()
+        kept = limits.keep_in_use(self._me.host, held, len(self.ports), self.peers, self._limits, now)
+        for name in held:
+            before = self.ports[name]
+            after = before.keep(kept.get(name, ""))
+            if after is before:
+                continue
+            self.ports[name] = after
+            if bool(after.kept) != bool(before.kept):
+                text = f"{name} stays in use: {after.kept}" if after.kept else f"{name} may be held again"
+                self._events.add(EventKind.REFUSED, name, text, before.cause)
+                self._port_moved(name, before, after)
+
     def _settle(self) -> None:
         """Share what changed of us first (others wait for it), then jobs, then routes of the peers concerned."""
+        self._keep_in_use()
         self._share()
         dirty, self._dirty = self._dirty, set()
         self._retry -= dirty
@@ -363,7 +389,8 @@ class Reactor:
 
     def _plan_with(self, instead: Mapping[str, Verdict]) -> Plan:
         plans = [self._plan_peer(p) for p in self._peer_paths(instead).values()]
-        return Plan(tuple(s for p in plans for s in p.steps), tuple(r for p in plans for r in p.refused))
+        kept = [f"{name} is not held: {port.kept}" for name, port in self.ports.items() if port.kept]
+        return Plan(tuple(s for p in plans for s in p.steps), (*kept, *(r for p in plans for r in p.refused)))
 
     def _plan_peer(self, peer: PeerPaths) -> Plan:
         if self._actuator is None:

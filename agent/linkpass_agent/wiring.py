@@ -54,6 +54,7 @@ from .act.routes import RouteActuator, RouteRule
 from .act.rtnl import Rtnl
 from .api import serve
 from .api_socket import claim
+from .decide.limits import Limits
 from .events import EventLog
 from .facade import AgentFacade, Contact
 from .jobs import locality
@@ -183,6 +184,7 @@ class Agent:
             self.clock,
             {port: d.reason for port, d in self.state.drains.items()},
             past.ports,
+            Limits(settings.limits.host_share, settings.limits.rail_share),
         )
         self.prober = Prober(
             self.probing,

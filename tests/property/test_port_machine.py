@@ -37,7 +37,11 @@ class PortMachine(RuleBasedStateMachine):
     def becomes(self, after: Port, *, blind: bool = False, seen: bool = False) -> None:
         before, self.port = self.port, after
         if before.state == after.state:
-            assert after.held_until == before.held_until
+            if after.held_until != before.held_until:
+                assert after.state == S.HELD, "a rule that comes or goes"
+                self.held_since = self.now
+                rule_bars = after.facts[Signal.RULES] == "down"
+                assert (after.held_until is None) == rule_bars
             return
         assert after.state in MOVES[before.state]
         assert after.since == self.now
@@ -47,8 +51,11 @@ class PortMachine(RuleBasedStateMachine):
             self.must_hold = True
         if after.state == S.HELD:
             self.held_since = self.now
-            length = (after.held_until or 0.0) - self.now
-            assert self.rule.first - 1e-9 <= length <= self.rule.maximum + 1e-9
+            if after.held_until is None:
+                assert after.facts[Signal.RULES] == "down", "only a rule holds for as long as it likes"
+            else:
+                length = after.held_until - self.now
+                assert self.rule.first - 1e-9 <= length <= self.rule.maximum + 1e-9
         if after.state in (S.UP, S.SUSPECT):
             if self.must_hold:
                 assert before.state == S.HELD
@@ -97,7 +104,9 @@ class PortMachine(RuleBasedStateMachine):
 
     @invariant()
     def held_ports_wake_and_others_do_not(self) -> None:
-        assert (self.port.state == S.HELD) == (self.port.held_until is not None)
+        barred = self.port.facts.get(Signal.RULES) == "down"
+        assert self.port.held_until is None or self.port.state == S.HELD
+        assert self.port.state != S.HELD or self.port.held_until is not None or barred
 
     @invariant()
     def verdict_of_a_drained_port_is_drained_or_worse(self) -> None:

@@ -4,8 +4,9 @@ Down is believed at once. Up is believed late: a port that was down is HELD unti
 could not be observed keep their last value; an UP port whose carrier can't be observed any more goes UNKNOWN, which
 the planner treats as usable, because losing sight of a port isn't a failure of the port.
 
-What the rules say of the counters (`Signal.RULES`) makes a working port SUSPECT, which is still used, or DOWN where a
-rule says so.
+What the rules say of the counters (`Signal.RULES`) makes a working port SUSPECT, which is still used, or HELD where a
+rule says "down". So HELD always means: the link works, and not using it is our own choice. That choice has limits
+(`decide/limits.py`): a port that they keep in use is SUSPECT (`keep`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class Reading:
     present: bool
     cause: str
     doubt: str = ""  # why a good link is SUSPECT
+    bar: str = ""  # why a good link isn't used until that is over
 
 
 WORKS = (S.UP, S.SUSPECT)
@@ -63,6 +65,7 @@ class Port:
     drained_since: float = 0.0
     rules_text: str = ""  # which rule doubts the port, and why
     owes: float = 0.0  # s of hold-down from before a restart, served when the port is first seen to work
+    kept: str = ""  # the limit that keeps a HELD port in use
 
     def recall(self, past: Past, now: float) -> "Port":
         """A port that nothing was seen of yet, with what is remembered of it."""
@@ -75,7 +78,7 @@ class Port:
         """What a restart should remember."""
         return past_of(
             self.hold,
-            out=self.state in (S.DOWN, S.ABSENT),
+            out=self.state in (S.DOWN, S.ABSENT, S.HELD),
             held_until=self.held_until,
             owes=self.owes,
             flaps=self.flaps,
@@ -112,41 +115,52 @@ class Port:
             return Reading(False, True, "the RDMA device failed")
         if f.get(Signal.RDMA) in UNUSABLE_RDMA:
             return Reading(False, True, f"RDMA port {f[Signal.RDMA]}")
-        if f.get(Signal.RULES) == "down":
-            return Reading(False, True, f"rule {self.rules_text}")
+        says = f.get(Signal.RULES)
+        doubt, bar = (f"rule {self.rules_text}" if says == word else "" for word in ("suspect", "down"))
         if f.get(Signal.CARRIER) is True:
-            return Reading(True, True, "carrier", self.rules_text if f.get(Signal.RULES) == "suspect" else "")
-        return Reading(None, True, "carrier can't be observed")
+            return Reading(True, True, "carrier", doubt, bar)
+        return Reading(None, True, "carrier can't be observed", bar=bar)
 
     def _follow(self, reading: Reading, seen: Observation) -> "Port":
         told = seen.detail if seen.signal != Signal.RULES else ""  # the reading's cause has it
         cause = f"{reading.cause} ({seen.source}{': ' + told if told else ''})"
         now = seen.at
+        if reading.good is False:
+            return self._fall(S.DOWN if reading.present else S.ABSENT, now, cause)
+        if self.state == S.HELD and self.held_until is None and not reading.bar:
+            text = f"{cause}; hold-down {self.hold.length:g} s"
+            return replace(self, since=now, cause=text, held_until=now + self.hold.length)
         if reading.good is None:
             return self._move(S.UNKNOWN, now, cause) if self.state in WORKS else self
-        if not reading.present:
-            return self._fall(S.ABSENT, now, cause)
-        if not reading.good:
-            return self._fall(S.DOWN, now, cause)
+        if reading.bar:
+            return self._bar(reading.bar, now)
         if self.state == S.UNKNOWN and self.owes:
             text = f"{cause}; {self.owes:.1f} s of hold-down left from before the agent's restart"
             return replace(self._move(S.HELD, now, text), held_until=now + self.owes, owes=0.0)
         if self.state in (S.UNKNOWN, *WORKS):
             return self._doubt(reading, now, cause)
         if self.state in (S.DOWN, S.ABSENT):
-            until = now + self.hold.length
-            return replace(
-                self._move(S.HELD, now, f"{cause}; hold-down {self.hold.length:g} s"),
-                held_until=until,
-            )
+            held = self._move(S.HELD, now, f"{cause}; hold-down {self.hold.length:g} s")
+            return replace(held, held_until=now + self.hold.length)
         return self
 
     def _doubt(self, reading: Reading, now: float, cause: str) -> "Port":
         """A working link is SUSPECT while a rule doubts it, else UP."""
         to = S.SUSPECT if reading.doubt else S.UP
         if self.state == to:
-            return self if cause == self.cause or not reading.doubt else replace(self, cause=f"rule {reading.doubt}")
-        return self._move(to, now, f"rule {reading.doubt}" if reading.doubt else cause)
+            return self if cause == self.cause or not reading.doubt else replace(self, cause=reading.doubt)
+        return self._move(to, now, reading.doubt or cause)
+
+    def _bar(self, bar: str, now: float) -> "Port":
+        """Held until the bar is gone, and for a hold-down then. The link didn't fall, so it is no flap."""
+        if self.state == S.HELD:
+            return self if self.cause == bar else replace(self, cause=bar, held_until=None)
+        hold = self.hold.fell(self.rule, now) if self.state in WORKS else self.hold
+        return replace(self._move(S.HELD, now, bar), hold=hold, held_until=None, owes=0.0)
+
+    def keep(self, limit: str) -> "Port":
+        """A HELD port that stays in use because `limit` is reached; "" when it isn't any more."""
+        return self if self.kept == limit else replace(self, kept=limit)
 
     def _fall(self, to: PortState, now: float, cause: str) -> "Port":
         if self.state == to:
@@ -166,7 +180,7 @@ class Port:
         served = now - self.since
         doubt = self.reading().doubt
         text = f"behaved for {served:.1f} s of hold-down"
-        port = self._move(S.SUSPECT if doubt else S.UP, now, f"{text}; rule {doubt}" if doubt else text)
+        port = self._move(S.SUSPECT if doubt else S.UP, now, f"{text}; {doubt}" if doubt else text)
         return replace(port, hold=self.hold.trusted(now), held_until=None)
 
     def drain(self, reason: str, now: float) -> "Port":
@@ -184,7 +198,7 @@ class Port:
     def _move(self, to: PortState, now: float, cause: str) -> "Port":
         if to not in MOVES[self.state]:
             raise AssertionError(f"no move from {self.state} to {to}: {cause}")
-        return replace(self, state=to, since=now, cause=cause)
+        return replace(self, state=to, since=now, cause=cause, kept="")
 
     @property
     def wakes_at(self) -> float | None:
@@ -196,8 +210,12 @@ class Port:
         """The state to tell others. A drained port whose link fails is DOWN, and says both."""
         link_works = self.state not in (S.DOWN, S.ABSENT)
         state, since, cause = self.state, self.since, self.cause
+        if self.kept:
+            state, cause = S.SUSPECT, f"kept in use: {self.kept}; else held: {cause}"
         if self.drained is not None:
             cause = f"drained: {self.drained}" if link_works else f"{cause}; drained: {self.drained}"
             if link_works:
                 state, since = S.DRAINED, self.drained_since
-        return Verdict(state, since, cause, self.flaps, self.last_flap, self.held_until if link_works else None)
+        return Verdict(
+            state, since, cause, self.flaps, self.last_flap, self.held_until if link_works and not self.kept else None
+        )

@@ -99,8 +99,8 @@ class ProbeSchedule:
 
     def _together(self, path: PathId, now: float) -> list[PathId]:
         """`path`, and its peer's others that jitter alone could have made due now."""
-        near = [p for p in self._peers[path.peer] if now < self._next[p] <= now + JITTER * self.interval(p)]
-        return [path, *(p for p in near if p != path)]
+        planned = [p for p in self._peers[path.peer] if p in self._next and p != path]
+        return [path, *(p for p in planned if now < self._next[p] <= now + JITTER * self.interval(p))]
 
     def allow(self, now: float) -> bool:
         """May one more probe leave now? Also asked for probes out of turn, so that the bound holds for all."""

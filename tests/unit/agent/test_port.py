@@ -260,11 +260,42 @@ def test_working_port_that_a_rule_doubts_is_suspect_with_the_rule_as_cause_and_u
     assert (port.state, port.since) == (S.UP, 40.0)
 
 
-def test_port_that_a_rule_calls_down_is_down_and_must_serve_its_hold_down() -> None:
+def test_port_that_a_rule_calls_down_is_held_while_it_does_and_for_a_hold_down_then() -> None:
     port = doubt(up(), 30.0, "down")
-    assert (port.state, port.cause) == (S.DOWN, "rule symbol-errors: grew (rules)")
+    assert (port.state, port.cause, port.held_until, port.flaps) == (S.HELD, "rule symbol-errors: grew", None, 0)
+    assert port.tick(10_000.0) is port
     port = doubt(port, 40.0, "ok", "")
-    assert (port.state, port.held_until) == (S.HELD, 41.0)
+    assert (port.state, port.held_until, port.since) == (S.HELD, 41.0, 40.0)
+    assert port.tick(41.0).state == S.UP
+
+
+def test_port_that_comes_back_while_a_rule_bars_it_is_held_by_the_rule() -> None:
+    port = doubt(down(), 21.0, "down")
+    assert port.state == S.DOWN
+    port = see(port, 22.0, carrier=True)
+    assert (port.state, port.held_until, port.cause) == (S.HELD, None, "rule symbol-errors: grew")
+    assert see(port, 23.0, carrier=False).state == S.DOWN
+
+
+def test_rule_that_comes_and_goes_costs_more_each_time() -> None:
+    port, now = up(), 30.0
+    for length in (1.0, 2.0, 4.0):
+        port = doubt(doubt(port, now, "down"), now + 1.0, "ok", "")
+        assert port.held_until == now + 1.0 + length
+        now = port.held_until
+        port = port.tick(now)
+
+
+def test_held_port_that_a_limit_keeps_in_use_is_suspect_until_the_limit_or_the_hold_is_gone() -> None:
+    port = doubt(up(), 30.0, "down").keep("no more than 1 of 4")
+    assert port.state == S.HELD
+    verdict = port.verdict
+    assert (verdict.state, verdict.held_until) == (S.SUSPECT, None)
+    assert verdict.cause == "kept in use: no more than 1 of 4; else held: rule symbol-errors: grew"
+    assert port.keep("").verdict.state == S.HELD
+    assert port.drain("optic", 31.0).verdict.state == S.DRAINED
+    fallen = see(port, 32.0, carrier=False)
+    assert (fallen.verdict.state, fallen.kept) == (S.DOWN, "")
 
 
 def test_held_port_that_a_rule_doubts_ends_its_hold_down_as_suspect() -> None:
