@@ -103,12 +103,12 @@ struct endpoint endpoint_unpack(const uint64_t words[ENDPOINT_WORDS]) {
     return e;
 }
 
-int qp_to_init(struct ibv_qp *qp, const struct settings *s, char *why, size_t room) {
+int qp_to_init(struct ibv_qp *qp, const struct settings *s, int more_access, char *why, size_t room) {
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_INIT,
         .port_num = (uint8_t)s->ib_port,
-        .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                           IBV_ACCESS_REMOTE_ATOMIC,
+        .qp_access_flags = (unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                          IBV_ACCESS_REMOTE_READ | more_access),
     };
     int rc = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return rc ? fail(why, room, rc, "cannot move the queue pair to INIT") : 0;

@@ -24,7 +24,8 @@ struct endpoint {
 
 /* All of these: 0, or an errno value with a sentence in `why`. */
 int device_open(struct device *d, const struct settings *s, char *why, size_t room);
-int qp_to_init(struct ibv_qp *qp, const struct settings *s, char *why, size_t room);
+/* `more_access`: what the peer may do beside READ and WRITE. */
+int qp_to_init(struct ibv_qp *qp, const struct settings *s, int more_access, char *why, size_t room);
 int qp_to_ready(struct ibv_qp *qp, const struct device *d, const struct settings *s,
                 const struct endpoint *own, const struct endpoint *peer, char *why, size_t room);
 void device_close(struct device *d);

@@ -54,7 +54,7 @@ static int create_flush_pair(struct connection *c, const struct device *d, struc
     if (!c->flush_qp)
         return fail(why, room, "the flush queue pair");
     struct endpoint self = endpoint_of(d, s, c->flush_qp, 0);
-    int rc = qp_to_init(c->flush_qp, s, why, room);
+    int rc = qp_to_init(c->flush_qp, s, 0, why, room);
     return rc ? rc : qp_to_ready(c->flush_qp, d, s, &self, &self, why, room);
 }
 
@@ -85,7 +85,7 @@ int connection_create(struct connection *c, const struct device *d, struct ibv_p
         c->lanes[l] = ibv_create_qp(pd, &attr);
         if (!c->lanes[l])
             return fail(why, room, "a queue pair (try --no-inline, or fewer --max-requests)");
-        if ((rc = qp_to_init(c->lanes[l], &o->settings, why, room)))
+        if ((rc = qp_to_init(c->lanes[l], &o->settings, 0, why, room)))
             return rc;
         c->ends[l] = endpoint_of(d, &o->settings, c->lanes[l], (uint32_t)mix64(c->key + l));
         c->order[l].step = 1;

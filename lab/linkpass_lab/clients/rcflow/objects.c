@@ -12,10 +12,14 @@ static int fail(char *why, size_t room, const char *what) {
     return code;
 }
 
+/* Atomics are granted to those that use them, as careful programs do. */
+static int atomic_access(const struct workload *w) {
+    return w->weights[OP_FETCH_ADD] || w->weights[OP_CMP_SWP] ? IBV_ACCESS_REMOTE_ATOMIC : 0;
+}
+
 static int create_regions(struct objects *x, const struct workload *w, const struct memory *m, char *why,
                           size_t room) {
-    int access =
-        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomic_access(w);
     for (uint64_t i = 0; i < w->mrs; i++) {
         x->mrs[i] = ibv_reg_mr(x->pd, m->base[i], m->bytes, access);
         if (!x->mrs[i])
@@ -100,7 +104,7 @@ static int create_qps(struct objects *x, const struct options *o, const struct w
             return fail(why, room, "a queue pair (fewer SGEs, less inline or depth?)");
         x->qps[x->qp_count] = qp;
         x->qps_ex[x->qp_count] = o->new_api ? ibv_qp_to_qp_ex(qp) : NULL;
-        int rc = qp_to_init(qp, &o->settings, why, room);
+        int rc = qp_to_init(qp, &o->settings, atomic_access(w), why, room);
         if (rc) {
             x->qp_count++;
             return rc;
