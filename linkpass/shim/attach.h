@@ -17,7 +17,7 @@ struct lp_wr_batch {
     size_t sge_count, sge_capacity;
     size_t inline_used, inline_capacity;
     uint32_t count; /* requests in all */
-    bool opaque;    /* not all could be written down: a request that can't be repeated, or no memory */
+    bool opaque;    /* no memory: not all could be written down */
 };
 
 /*
@@ -38,6 +38,7 @@ struct lp_hooks {
     void (*pd_created)(struct lp_pd *pd);
     void (*pd_destroying)(struct lp_pd *pd);
     void (*pd_kept)(struct lp_pd *pd);
+    void (*mw_created)(struct lp_pd *pd); /* the first memory window of this domain */
     void (*mr_created)(struct lp_mr *mr);
     void (*mr_destroying)(struct lp_mr *mr);
     void (*mr_kept)(struct lp_mr *mr);

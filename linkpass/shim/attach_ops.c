@@ -98,6 +98,17 @@ static int lp_bind_mw(struct ibv_qp *real, struct ibv_mw *mw, struct ibv_mw_bind
     return context ? context->ops.bind_mw(real, mw, bind) : EINVAL;
 }
 
+/* Windows' keys change hands where nobody else can follow: whoever protects connections must know early. */
+static struct ibv_mw *lp_alloc_mw(struct ibv_pd *real, enum ibv_mw_type type) {
+    struct lp_context *context = lp_context_of(real->context);
+    struct lp_pd *pd = lp_pd_of(real);
+    struct ibv_mw *mw = context ? context->ops.alloc_mw(real, type) : NULL;
+
+    if (mw && pd && !atomic_exchange(&pd->windows, true) && lp_hooks->mw_created)
+        lp_hooks->mw_created(pd);
+    return mw;
+}
+
 /* A provider leaves NULL what it hasn't got; a caller must find it so. */
 #define LP_PATCH(name)                                                                                       \
     do {                                                                                                     \
@@ -112,4 +123,5 @@ void lp_patch_ops(struct lp_context *context) {
     LP_PATCH(poll_cq);
     LP_PATCH(req_notify_cq);
     LP_PATCH(bind_mw);
+    LP_PATCH(alloc_mw);
 }

@@ -171,22 +171,29 @@ static void lp_wr_atomic_fetch_add(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t
     qp->wr_real->wr_atomic_fetch_add(ex, rkey, address, add);
 }
 
-/* Can't be expressed as a request to repeat: the batch says so. */
 static void lp_wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
                           const struct ibv_mw_bind_info *info) {
     struct lp_qp *qp = lp_qp_of_ex(ex);
+    struct ibv_send_wr *wr = lp_request(qp, IBV_WR_BIND_MW);
 
     atomic_store_explicit(&qp->unprotected, LP_MEMORY_WINDOW, memory_order_relaxed);
-    (void)lp_request(qp, IBV_WR_BIND_MW);
-    qp->batch->opaque = true;
+    if (wr) {
+        wr->bind_mw.mw = mw;
+        wr->bind_mw.rkey = rkey;
+        wr->bind_mw.bind_info = *info;
+    }
     qp->wr_real->wr_bind_mw(ex, mw, rkey, info);
 }
 
 static void lp_wr_send_tso(struct ibv_qp_ex *ex, void *header, uint16_t header_size, uint16_t mss) {
     struct lp_qp *qp = lp_qp_of_ex(ex);
+    struct ibv_send_wr *wr = lp_request(qp, IBV_WR_TSO);
 
-    (void)lp_request(qp, IBV_WR_TSO);
-    qp->batch->opaque = true;
+    if (wr) {
+        wr->tso.hdr = header;
+        wr->tso.hdr_sz = header_size;
+        wr->tso.mss = mss;
+    }
     qp->wr_real->wr_send_tso(ex, header, header_size, mss);
 }
 

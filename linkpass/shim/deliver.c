@@ -147,6 +147,8 @@ static void plain_send(struct lp_lane *lane, uint32_t token, const struct ibv_wc
         if (at == token)
             break;
     }
+    if (raw->status == IBV_WC_SUCCESS && !(entry.flags & LP_SEND_SIGNALED))
+        return; /* an atomic that was told for our sake */
     wc.wr_id = entry.wr_id;
     give(lane->send_queue, &wc, direct);
 }

@@ -450,7 +450,7 @@ static bool is_held(struct lp_lane *lane) {
 }
 
 uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
-    if (!lane->connected || lane->plain)
+    if (!lane->connected || lane->plain || (lane->leaving && lp_lane_let_go(lane)))
         return UINT64_MAX;
     if (is_busy(lane) || reads_keys(lane) || is_held(lane))
         pump(lane);

@@ -120,6 +120,7 @@ struct lp_lane {
     bool dead;                /* being destroyed, or left behind by a fork */
     bool failing, failed;     /* FAIL was said; its errors may be handed out */
     bool fencing, replaying, resuming, marking, opening, closing;
+    bool leaving;          /* to be let go of: it runs on as without this library */
     bool wants_keys;       /* a post waits for a key of the peer */
     bool unsignaled;       /* requests that can't be settled were posted without a completion to come */
     bool peer_no_writes;   /* LP_SPARE_NO_WRITES */
@@ -170,6 +171,9 @@ void lp_lane_qp_kept(struct lp_qp *qp);
 int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
 struct lp_lane *lp_lane_by_id(uint64_t id);
+void lp_lane_mw_created(struct lp_pd *pd);
+/* Lets go of a lane that is `leaving`, if its own queue pair carries it now.  engine.lock held. */
+bool lp_lane_let_go(struct lp_lane *lane);
 /* A passive lane: the first PSN that it would send, as its peer was told by the job.  engine.lock held. */
 void lp_lane_adopt(struct lp_lane *lane, uint32_t local_psn);
 /* May it be asked to hold new requests until none is left that can't be settled?  Where those have no

@@ -48,7 +48,7 @@ static int wr_complete(struct lp_qp *qp, struct lp_wr_batch *batch, int (*comple
     struct lp_wr_batch mine = *batch;
     *batch = *other;
     qp->ex->wr_abort(qp->ex);
-    int result = mine.opaque ? EOPNOTSUPP : mine.recorded ? lp_lane_post_send(lane, mine.wrs, &bad) : 0;
+    int result = mine.opaque ? ENOMEM : mine.recorded ? lp_lane_post_send(lane, mine.wrs, &bad) : 0;
     *other = mine;
     lp_batch_free(atomic_exchange(&lane->batch, other));
     return result;
@@ -154,6 +154,7 @@ static const struct lp_hooks hooks = {
     .context_destroying = context_destroying,
     .pd_created = lp_keys_pd_created,
     .pd_destroying = lp_keys_pd_destroying,
+    .mw_created = lp_lane_mw_created,
     .mr_created = lp_keys_mr_created,
     .mr_destroying = lp_keys_mr_destroying,
     .mr_kept = lp_keys_mr_created,

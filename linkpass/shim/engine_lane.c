@@ -52,6 +52,8 @@ static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue 
         return LP_WHY_SRQ;
     if (!send || !recv || !pd || !pd->extra)
         return LP_WHY_UNKNOWN_OBJECT;
+    if (atomic_load(&pd->windows))
+        return LP_WHY_WINDOWS;
     if (send->timed || recv->timed)
         return LP_WHY_TIMESTAMPS;
     return LP_WHY_NOT;
@@ -187,6 +189,37 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     free(lane);
 }
 
+/* Who binds a window or hands its key on asks for what no spare can repeat.  Known before the first such
+ * request is posted, the connection runs on as without this library. */
+void lp_lane_mw_created(struct lp_pd *pd) {
+    pthread_mutex_lock(&lp_engine.lock);
+    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
+        if (lane->domain != pd->extra)
+            continue;
+        pthread_mutex_lock(&lane->lock);
+        lane->leaving = true;
+        pthread_mutex_unlock(&lane->lock);
+        if (!lp_lane_let_go(lane))
+            lp_lane_dirty(lane); /* when it has come home */
+    }
+    pthread_mutex_unlock(&lp_engine.lock);
+}
+
+bool lp_lane_let_go(struct lp_lane *lane) {
+    pthread_mutex_lock(&lane->lock);
+    const bool home = lane->connected && lane->now == &lane->own && lane->conn.mig.state == LP_ACTIVE &&
+                      !lane->failing && !lane->resuming && !lane->plain;
+    lane->plain = lane->plain || home;
+    pthread_mutex_unlock(&lane->lock);
+    if (!home)
+        return false;
+    lp_why_count(LP_WHY_WINDOWS);
+    lp_spare_drop_all(lane, true);
+    if (lane->announced)
+        lp_channel_down(lane, LP_DOWN_UNPROTECTED, LP_WHY_WINDOWS);
+    return true;
+}
+
 /* The provider refused: it lives on without us, from an empty record. */
 void lp_lane_qp_kept(struct lp_qp *qp) {
     lp_lane_qp_created(qp);
@@ -225,6 +258,11 @@ static void connect_lane(struct lp_lane *lane) {
     union ibv_gid gid;
     uint32_t flags = 0;
 
+    if (lane->leaving) {
+        lane->plain = true;
+        lp_why_count(LP_WHY_WINDOWS);
+        return;
+    }
     if (!ah->is_global ||
         LP_REAL(ibv_query_gid)(lane->own.qp->context, lane->attr.port_num, ah->grh.sgid_index, &gid)) {
         lane->plain = true;

@@ -26,6 +26,7 @@ const char *lp_why_text(enum lp_why why) {
         [LP_WHY_MEMORY] = "unprotected: no memory",
         [LP_WHY_NO_GID] = "unprotected: connected without a GID",
         [LP_WHY_TO_ITSELF] = "unprotected: connected to itself",
+        [LP_WHY_WINDOWS] = "unprotected: there are memory windows in its protection domain",
     };
 
     return why < LP_WHYS ? texts[why] : "impossible";

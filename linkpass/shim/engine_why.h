@@ -15,6 +15,7 @@ enum lp_why {
     LP_WHY_MEMORY,
     LP_WHY_NO_GID,
     LP_WHY_TO_ITSELF,
+    LP_WHY_WINDOWS,
     LP_WHYS
 };
 

@@ -61,6 +61,7 @@ struct lp_context {
 struct lp_pd {
     struct ibv_pd *real;
     struct lp_context *context;
+    _Atomic bool windows; /* a memory window was made in it */
     void *extra;
 };
 

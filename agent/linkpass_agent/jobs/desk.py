@@ -185,6 +185,8 @@ class Desk:
             return
         if down.reason == abi.C.LP_DOWN_FAILED:
             self.orders.failed(connection, down.detail)
+        if down.reason == abi.C.LP_DOWN_UNPROTECTED:
+            process.let_go += 1
         self._remove(connection, tell=True)
 
     def _remove(self, c: Connection, *, tell: bool) -> None:

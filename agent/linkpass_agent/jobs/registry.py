@@ -144,6 +144,7 @@ class Process:
     since: float
     connections: dict[int, Connection] = field(default_factory=dict)
     untold: int = 0  # connections beyond the limit
+    let_go: int = 0  # that its shim left to themselves
 
     @property
     def number(self) -> int:

@@ -78,6 +78,8 @@ class JobsFacade:
         protected = reasons.pop("", 0)
         if process.untold:
             reasons["its user has too many queue pairs"] = process.untold
+        if process.let_go:
+            reasons["it made memory windows, which can't be followed: runs on as without LinkPass"] = process.let_go
         gaps = [(c.state_at, c.gap) for c in process.connections.values() if c.gap is not None]
         return JobView(
             job=process.number,
@@ -85,7 +87,7 @@ class JobsFacade:
             pid=process.line.pid,
             uid=process.line.uid,
             since=self._clock.now() - process.since,
-            queue_pairs=len(process.connections) + process.untold,
+            queue_pairs=len(process.connections) + process.untold + process.let_go,
             protected=protected,
             why_not=dict(reasons),
             rails=dict(Counter(c.rail or "?" for c in connections)),

@@ -532,6 +532,37 @@ static void shared_receive_queue_passes_through(void) {
     done(pair);
 }
 
+/* What windows do can't be repeated elsewhere, and must work as without the library: also ibv_wr_bind_mw. */
+static void memory_window_lets_go_of_its_domains_connections(void) {
+    behave(&manners);
+    const struct pair_options options = {.extended = true};
+    struct pair *pair = covered_pair(&options);
+    struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(pair->a.qp);
+    struct ibv_send_wr *bad, inv = {.wr_id = 12, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED};
+
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 10, 0, 4096, 64, 0), 0);
+    struct ibv_mw *mw = ibv_alloc_mw(pair->a.pd, IBV_MW_TYPE_2);
+    CHECK(mw);
+    const struct ibv_mw_bind_info info = {.mr = pair->a.mr, .addr = (uintptr_t)pair->a.memory, .length = 64};
+    ibv_wr_start(ex);
+    ex->wr_id = 11;
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_bind_mw(ex, mw, mw->rkey, &info);
+    CHECK_EQ(ibv_wr_complete(ex), 0);
+    inv.invalidate_rkey = mw->rkey;
+    CHECK_EQ(ibv_post_send(pair->a.qp, &inv, &bad), 0);
+    wait_wc(pair->a.send_cq, 10, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 11, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 12, IBV_WC_SUCCESS);
+    CHECK_EQ(agent_failures(), 0);
+    cut_rail_0(true);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 13, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 13, IBV_WC_RETRY_EXC_ERR);
+    CHECK_EQ(agent_migrations(), 0);
+    CHECK_EQ(ibv_dealloc_mw(mw), 0);
+    done(pair);
+}
+
 static void child_of_a_fork_leaves_the_parent_alone(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -589,6 +620,7 @@ static const struct test tests[] = {
     TEST(memory_registered_after_a_move_can_be_used),
     TEST(destroyed_in_the_middle_of_a_move),
     TEST(shared_receive_queue_passes_through),
+    TEST(memory_window_lets_go_of_its_domains_connections),
     TEST(child_of_a_fork_leaves_the_parent_alone),
     TEST(agent_that_dies_and_returns_covers_again),
 };

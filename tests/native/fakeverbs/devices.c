@@ -300,6 +300,8 @@ FAKE_API struct ibv_context *ibv_open_device(struct ibv_device *device) {
     ibv->ops.post_send = fake_post_send;
     ibv->ops.post_recv = fake_post_recv;
     ibv->ops.post_srq_recv = fake_post_srq_recv;
+    ibv->ops.alloc_mw = fake_alloc_mw;
+    ibv->ops.dealloc_mw = fake_dealloc_mw;
     context->verbs.sz = sizeof(context->verbs);
     context->verbs.query_port = query_port;
     context->verbs.create_qp_ex = fake_create_qp_ex;

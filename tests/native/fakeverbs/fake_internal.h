@@ -265,6 +265,8 @@ uint64_t sges_length(const struct ibv_sge *sges, int count);
 
 /* receive queues */
 int rq_post(struct rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+struct ibv_mw *fake_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int fake_dealloc_mw(struct ibv_mw *mw);
 int fake_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 bool rq_take(struct qp *qp, struct rwqe *rwqe); /* from the queue pair's own or shared queue */
 

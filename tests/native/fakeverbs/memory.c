@@ -91,6 +91,28 @@ FAKE_API struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t l
     return reg(pd, addr, length, iova, (int)access);
 }
 
+/* Windows have a key and nothing behind it: what is tested is who may use them. */
+struct ibv_mw *fake_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type) {
+    struct ibv_mw *mw = calloc(1, sizeof(*mw));
+
+    if (!mw)
+        return NULL;
+    fake_lock();
+    *mw =
+        (struct ibv_mw){.context = pd->context, .pd = pd, .type = type, .rkey = fake.next_key++ << 8 | 0x33};
+    fake_nic_of_context(pd->context)->objects++;
+    fake_unlock();
+    return mw;
+}
+
+int fake_dealloc_mw(struct ibv_mw *mw) {
+    fake_lock();
+    fake_nic_of_context(mw->context)->objects--;
+    fake_unlock();
+    free(mw);
+    return 0;
+}
+
 FAKE_API int ibv_dereg_mr(struct ibv_mr *ibv) {
     struct mr *mr = CONTAINER(ibv, struct mr, ibv);
 

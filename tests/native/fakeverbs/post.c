@@ -19,6 +19,7 @@ static const struct {
     [IBV_WR_RDMA_READ] = {OP_READ, IBV_WC_RDMA_READ, .known = true},
     [IBV_WR_ATOMIC_CMP_AND_SWP] = {OP_CMP_SWP, IBV_WC_COMP_SWAP, .known = true},
     [IBV_WR_ATOMIC_FETCH_AND_ADD] = {OP_FETCH_ADD, IBV_WC_FETCH_ADD, .known = true},
+    [IBV_WR_BIND_MW] = {OP_SEND, IBV_WC_BIND_MW, .local = true, .known = true},
     [IBV_WR_LOCAL_INV] = {OP_SEND, IBV_WC_LOCAL_INV, .local = true, .known = true},
     [IBV_WR_SEND_WITH_INV] = {OP_SEND, IBV_WC_SEND, .inv = true, .known = true},
 };
@@ -209,6 +210,13 @@ static void wr_local_inv(struct ibv_qp_ex *ex, uint32_t rkey) {
     (void)request(ex, IBV_WR_LOCAL_INV, rkey, 0);
 }
 
+static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
+                       const struct ibv_mw_bind_info *info) {
+    (void)mw;
+    (void)info;
+    (void)request(ex, IBV_WR_BIND_MW, rkey, 0);
+}
+
 static void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote) {
     (void)request(ex, IBV_WR_RDMA_WRITE, rkey, remote);
 }
@@ -290,6 +298,7 @@ void qp_ex_fill(struct qp *qp) {
     ex->wr_send_imm = wr_send_imm;
     ex->wr_send_inv = wr_send_inv;
     ex->wr_local_inv = wr_local_inv;
+    ex->wr_bind_mw = wr_bind_mw;
     ex->wr_rdma_write = wr_rdma_write;
     ex->wr_rdma_write_imm = wr_rdma_write_imm;
     ex->wr_rdma_read = wr_rdma_read;
