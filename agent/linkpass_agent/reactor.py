@@ -33,6 +33,7 @@ from .judge import path as path_judge
 from .judge.holddown import HoldDownRule, Past
 from .judge.port import Port
 from .judge.probing import Probing
+from .judge.stale import VETOES
 from .telling import evidence, hops_of, places, port_changes, roce_v2, show
 
 Telling = tuple[EventKind, str, str, str]  # kind, subject, text, cause
@@ -104,6 +105,8 @@ class Reactor:
             if port in self.ports:
                 self.ports[port] = self.ports[port].drain(reason, clock.now())
         self.peers: dict[str, HostRecord] = {}
+        self.dead: set[str] = set()  # hosts whose agent is dead: they can't take back what they said
+        self._proven: frozenset[PathId] = frozenset()  # their paths that work all the same
         self.paths: dict[str, dict[PathId, PathVerdict]] = {}
         self._owners: dict[str, str] = {}  # rail-independent address -> the peer that claimed it first
         self.record = HostRecord(identity.host, identity.incarnation, 0, identity.addresses, ())
@@ -157,6 +160,35 @@ class Reactor:
         """Probe verdicts of these paths changed."""
         self._dirty |= {p.peer for p in paths} & self.peers.keys()
         self._settle()
+
+    def agent_died(self, host: str) -> None:
+        """A host's agent is dead as a member: its record is its last word."""
+        self.dead.add(host)
+
+    def agent_lives(self, host: str) -> None:
+        """It gave a sign of life: its record's word counts."""
+        if host in self.dead:
+            self.dead.discard(host)
+            self._dirty |= {host} & self.peers.keys()
+            self._settle()
+
+    def vetoed(self) -> dict[PathId, str]:
+        """The paths that a dead agent's last word, or its last answers, keep out, and the peer's address on each."""
+        return {
+            path: remote.addresses[0]
+            for host in sorted(self.dead & self.peers.keys())
+            for path in self._paths_to(self.peers[host])
+            if (remote := self.peers[host].port_on(path.rail)) is not None
+            and (remote.state in VETOES or self._probing.get(path).state in VETOES)
+            and remote.addresses
+        }
+
+    def proven(self, paths: frozenset[PathId]) -> None:
+        """Of `vetoed` these work: the peer's kernel answers on them."""
+        if paths != self._proven:
+            changed, self._proven = paths ^ self._proven, paths
+            self._dirty |= {p.peer for p in changed} & self.peers.keys()
+            self._settle()
 
     def drifted(self, destinations: Sequence[str]) -> None:
         """The kernel's routes to these aren't what we made: somebody, or the kernel itself, changed them."""
@@ -352,7 +384,14 @@ class Reactor:
             remote, probe = record.port_on(path.rail), self._probing.get(path)
             if remote is not None:
                 local = instead.get(path.port) or self.ports[path.port].verdict
-                found[path] = path_judge.judge(path, local, remote.state, remote.cause, probe.verdict, probe.rtt)
+                state, cause, answers = remote.state, remote.cause, probe.verdict
+                if path in self._proven and record.host in self.dead:
+                    told = "its agent is dead, but its kernel answers here"
+                    if state in VETOES:
+                        state, cause = PortState.UNKNOWN, f"{told}; its last word was {state} ({cause})"
+                    if answers.state in VETOES:
+                        answers = replace(answers, state=PortState.UNKNOWN, cause=told)
+                found[path] = path_judge.judge(path, local, state, cause, answers, probe.rtt)
         return found
 
     def _judge_paths(self, host: str) -> None:

@@ -11,6 +11,7 @@ see.prober <─┴── peers' records <─────┴── gossip (UDP)
 """
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -70,6 +71,7 @@ from .memory import Memory
 from .reactor import Identity, Reactor
 from .recall import PathPast, Recall, Recaller, after_gap
 from .see import carrier
+from .see.echo import Echo
 from .see.names import Names
 from .see.netlink import LinkEvents, Sweep
 from .see.probe_wire import ProbeCodec
@@ -213,6 +215,7 @@ class Agent:
             fabrics.load(settings.fabric) if settings.fabric else None, self.events, self.clock
         )
         self.talking = Talking(self.clock)
+        self.echo = Echo(names.device)
         self.files = carrier.CarrierFiles(rails, device=names.device)
         self.sweep = Sweep(rails, settings.see.absent_sweeps, self.clock, names)
         self.links = LinkEvents(names, self.reactor.observe, self._look_soon, self.clock)
@@ -228,7 +231,7 @@ class Agent:
             self.clock, alarming.booted(self.clock.now()), past.alarms, past.falls,
         )  # fmt: skip
         self.jobs = Jobs(
-            settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._jobs_talk_to_others,
+            settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._talk_to_others,
             self.events, self.clock, {p: locality.read(names.device(p)) for p in rails},
         ) if settings.jobs.enabled else None  # fmt: skip
         if self.jobs:
@@ -279,12 +282,14 @@ class Agent:
                 self.state.incarnation = self.reactor.record.incarnation
                 self.memory.save(self.state)
             case PeerUp(host=host):
+                self.reactor.agent_lives(host)
                 self.events.add(EventKind.AGENT, host, "its agent is connected")
                 if self.jobs:
                     self.jobs.desk.reached(host)
             case PeerSilent(host=host):
                 self.events.add(EventKind.AGENT, host, "its agent is silent; its routes stay as they are")
             case MemberTurned(host=host, before=before, status=status):
+                (self.reactor.agent_died if status == "dead" else self.reactor.agent_lives)(host)
                 if (text := MEMBER_NEWS.get((before == "dead", status))) is not None:
                     self.events.add(EventKind.AGENT, host, text)
 
@@ -313,8 +318,8 @@ class Agent:
                 peers.add(host)
         return frozenset(p for p in self._targets if p.peer in peers)
 
-    def _jobs_talk_to_others(self) -> None:
-        """Jobs' peers are probed at the fast period from their first connection on."""
+    def _talk_to_others(self) -> None:
+        """Peers in use are probed at the fast period: jobs' from their first connection on."""
         if self._paths_in_use() != self._in_use:
             self._set_targets(self._targets)
 
@@ -378,9 +383,10 @@ class Agent:
             if self.routes:
                 self.reactor.drifted(self.routes.verify(self.names.at_or_device))
                 self._drop_abandoned(self.routes)
-            in_use = self._paths_in_use()
-            if in_use != self._in_use:
-                self._set_targets(self._targets)
+            if "*" not in self.settings.probe.peers_in_use:
+                await self.talking.refresh()
+            self._talk_to_others()
+            self.reactor.proven(self.echo.look(self.reactor.vetoed()))
             try:
                 await asyncio.wait_for(self._look.wait(), self.settings.see.sweep)
             except TimeoutError:
@@ -437,6 +443,9 @@ class Agent:
             ]
             if self.jobs:
                 running.append(tasks.create_task(self.jobs.beats()))
+            # What was loaded stays for good: the collector needn't look through it again and again.
+            gc.collect()
+            gc.freeze()
             _ready()
             await stop.wait()
             for task in running:
@@ -451,6 +460,7 @@ class Agent:
         self.gossip.run(lambda core, now: core.leave(now))
         self.gossip.close()
         self.files.close()
+        self.echo.close()
         self.rdma.close()
         self.observing.close()
         if self.routes and self.settings.routes.on_stop == "undo":

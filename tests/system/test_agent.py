@@ -97,6 +97,20 @@ def test_hold_down_goes_on_after_a_restart_and_after_a_kill(lab: NamespaceLab, a
         patient.kill("a")
 
 
+def test_cable_mended_after_the_peers_agent_died_is_used_again(lab: NamespaceLab, agents: Agents) -> None:
+    pulled = parse({"kind": "carrier", "host": "b", "rail": "rail0"})
+    lab.inject(pulled)
+    assert eventually(lambda: kernel_hops(lab, "a", TO_B) == ["a-rail1"])
+    agents.kill("b")
+    lab.repair(pulled)
+    assert eventually(lambda: kernel_hops(lab, "a", TO_B) == ["a-rail0", "a-rail1"], 60)
+    (cause,) = (p["cause"] for p in agents.paths("a") if p["rail"] == "rail0")
+    assert "its agent is dead, but its kernel answers here" in cause
+    lab.inject(pulled)
+    assert eventually(lambda: kernel_hops(lab, "a", TO_B) == ["a-rail1"])
+    lab.repair(pulled)
+
+
 def test_drain_that_is_only_tried_out_changes_nothing(agents: Agents) -> None:
     said = agents.ctl("a", "drain", "a-rail0", "--reason", "try", "--dry-run", "--json")
     assert said.returncode == 0

@@ -1,5 +1,6 @@
 """Which peers does this host talk to now: the remote addresses of its open TCP and connected UDP sockets."""
 
+import asyncio
 import re
 import struct
 from ipaddress import IPv4Address, IPv6Address
@@ -14,18 +15,22 @@ LINE = re.compile(r"^\s*\d+: [0-9A-F]+:[0-9A-F]{4} ([0-9A-F]{8}|[0-9A-F]{32}):([
 
 
 class Talking:
-    """The remote addresses, read anew when the last reading is older than `LOOK_AGAIN`."""
+    """The remote addresses as they were when they were last read."""
 
     def __init__(self, clock: Clock, root: Path = Path("/proc/self/net")) -> None:
         self._clock, self._root = clock, root
         self._found: frozenset[str] = frozenset()
         self._read_at = float("-inf")
 
-    def to(self) -> frozenset[str]:
-        """As they were `LOOK_AGAIN` seconds ago, or later."""
+    async def refresh(self) -> None:
+        """Read them anew if the last reading is older than `LOOK_AGAIN`; in a thread, so that probes don't wait."""
         now = self._clock.now()
         if now >= self._read_at + LOOK_AGAIN:
-            self._found, self._read_at = remote_addresses(self._root), now
+            self._read_at = now
+            self._found = await asyncio.to_thread(remote_addresses, self._root)
+
+    def to(self) -> frozenset[str]:
+        """All of them."""
         return self._found
 
 

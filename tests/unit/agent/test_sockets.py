@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from linkpass_agent.see.sockets import remote_addresses
+from linkpass_agent.see.sockets import LOOK_AGAIN, Talking, remote_addresses
+from tests.fakes.clock import FakeClock
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -53,3 +54,20 @@ def test_tables_that_make_no_sense_give_nothing(tmp_path: Path, text: str) -> No
 
 def test_missing_tables_give_nothing(tmp_path: Path) -> None:
     assert remote_addresses(tmp_path / "nowhere") == frozenset()
+
+
+async def test_addresses_are_read_anew_only_after_a_while(tmp_path: Path) -> None:
+    clock = FakeClock()
+    talking = Talking(clock, tmp_path)
+    assert talking.to() == frozenset()
+    line = "   0: 0100007F:0016 0200000A:1234 01 rest\n"
+    (tmp_path / "tcp").write_text(line)
+    await talking.refresh()
+    assert talking.to() == {"10.0.0.2"}
+    (tmp_path / "tcp").write_text("")
+    clock.advance(LOOK_AGAIN - 0.1)
+    await talking.refresh()
+    assert talking.to() == {"10.0.0.2"}
+    clock.advance(0.1)
+    await talking.refresh()
+    assert talking.to() == frozenset()
