@@ -19,17 +19,19 @@ from random import Random
 from typing import Any
 
 from linkpass.model import HostRecord, PortRecord, PortState
-from linkpass.wire import stamp
+from linkpass.wire import Stamp, stamp
 from linkpass_topology.fabric import Fabric, grid
 from linkpass_topology.gossip.core import Gossip
 from linkpass_topology.gossip.keyring import Keyring
 from linkpass_topology.gossip.membership import Member
 from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import Address, Learned, MemberTurned, Output, Send
+from linkpass_topology.gossip.row import Row
 from linkpass_topology.gossip.suspicion import SwimRule
 from linkpass_topology.view import SUMMARY_MASK
 
 from .fleet import key
+from .overlay import Overlay
 from .paper import memo, paper
 
 PORT = 7471
@@ -80,6 +82,14 @@ def record_of(fabric: Fabric, number: int, down: str = "", version: int = 1) -> 
     return HostRecord(host.name, 1_700_000_000, version, (host.service,), tuple(ports))
 
 
+def _member(row: Row) -> Member:
+    return Member(row, 0.0)
+
+
+def _same(held: tuple[HostRecord, Stamp]) -> tuple[HostRecord, Stamp]:
+    return held
+
+
 class Crowd:
     """All hosts' sharing, on one queue."""
 
@@ -126,12 +136,12 @@ class Crowd:
         table_sum = sum(row.digest for row in rows.values()) & SUMMARY_MASK
         rails = {a: p.rail for record, _ in records.values() for p in record.ports for a in p.addresses}
         for core in self.cores:
-            core.view._records, core.view._names, core.view._sum = dict(records), list(names), total
+            core.view._records, core.view._names, core.view._sum = Overlay(records, _same), list(names), total
             fleets[core.host].roads._rail_of = rails  # the same for all, and addresses don't change here
             table = fleets[core.host].table
             table.take()
             mine = table.members[core.host]
-            table.members = {name: Member(row, 0.0) for name, row in rows.items()}
+            table.members = Overlay(rows, _member)
             table.members[core.host] = mine
             table.names, table.here, table.sum = list(names), len(names), table_sum
             table._others = [name for name in names if name != core.host]

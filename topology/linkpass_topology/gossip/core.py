@@ -270,7 +270,7 @@ class Gossip:
             if (spare := self._roster.spare()) is not None:
                 self._forget(spare)
             if self.fleet is not None:
-                self.fleet.make_room(host, lambda h: now - self._roster.peers[h].heard)
+                self.fleet.make_room(host, self._roster.peers)
             if self._roster.full:
                 self._links.close(session)
                 raise seal.Refused(Drop.FULL)
@@ -287,7 +287,7 @@ class Gossip:
     def _hear(self, peer: Peer, session: seal.Session, addr: Address, now: float) -> bool:
         """Something genuine came from the peer; whether it is back from silence by that."""
         peer.heard = now
-        self._roster.move(peer, addr)
+        self._roster.heard(peer, addr)
         peer.prefer(session)
         if not self._timers.armed(("live", peer.host)):
             wait = self._keepalive if self._small else self._patience
@@ -633,6 +633,10 @@ class _Links:
 
     def talking(self) -> Collection[str]:
         return [p.host for p in self._core._roster.peers.values() if p.up and p.sessions]
+
+    def talks(self, host: str) -> bool:
+        peer = self._core._roster.peers.get(host)
+        return peer is not None and peer.up and bool(peer.sessions)
 
     def drop(self, host: str) -> None:
         self._core._drop_peer(self._core._roster.peers[host])

@@ -48,6 +48,10 @@ class Links(Protocol):
         """The hosts that we have sessions with."""
         ...
 
+    def talks(self, host: str) -> bool:
+        """Whether we have a session with the host."""
+        ...
+
     def drop(self, host: str) -> None:
         """End the sessions with a host, without a word to the owner."""
         ...
@@ -90,11 +94,11 @@ class Fleet:
     def targets(self, changes: Iterable[PortChange]) -> list[str]:
         """Whom to push our new record to: first those who use a port that changed."""
         changed = {c.name for c in changes}
-        talking = self._links.talking()
         first = [h for h, ports in self._interested.items() if not ports or not changed.isdisjoint(ports)]
         if not self.small:
             return first
-        return [h for h in first if h in talking] + [h for h in talking if h not in set(first)]
+        known = set(first)
+        return [h for h in first if self._links.talks(h)] + [h for h in self._links.talking() if h not in known]
 
     def next_at(self) -> float | None:
         """When `tick` wants to be called."""
@@ -189,13 +193,14 @@ class Fleet:
         for host in dict.fromkeys([*near, *some]):
             self._links.tell(host, [m.Rows(False, "", "", (row,))])
 
-    def make_room(self, keep: str, quiet: Callable[[str], float]) -> None:
-        """In a large fleet, end the session that was longest without use when there are too many."""
-        if self.small:
+    def make_room(self, keep: str, peers: Collection[str]) -> None:
+        """In a large fleet, end the session that was longest without use when there are too many. `peers`: all that
+        we have, the longest unheard first."""
+        if self.small or len(peers) < self.rule.sessions + len(self._interested):
             return
-        spare = [h for h in self._links.talking() if h not in self._interested and h != keep]
-        if len(spare) >= self.rule.sessions:
-            self._links.drop(max(spare, key=quiet))
+        spare = next((h for h in peers if h not in self._interested and h != keep), None)
+        if spare is not None:
+            self._links.drop(spare)
 
     # Inside
 
@@ -248,23 +253,23 @@ class Fleet:
 
     def connect(self, host: str, now: float) -> None:
         """Ask for a session; over the usual road first, over all when that led nowhere."""
-        if host not in self._links.talking():
+        if not self._links.talks(host):
             tries = self._tries[host] = self._tries.get(host, 0) + 1
             wide = tries > 2 or self.status(host) is not Status.ALIVE
             self._links.connect(host, self.roads.to(host, wide=wide), now)
 
     def _upkeep(self, now: float) -> None:
         """Ask for sessions that we should have and haven't."""
-        talking = self._links.talking()
         wanted: list[str] = []
         if self.small:
             wanted = [n for n in self.table.names if n != self.host and self._settled(n, now)]
         else:
             wanted = [h for h in self._interested if (s := self.status(h)) is not None and s.here]
+            talking = self._links.talking()
             lack = self.rule.neighbours - len(talking)
             if lack > 0:
                 wanted += self.table.pick(lack, {self.host, *talking})
-        missing = [h for h in dict.fromkeys(wanted) if h not in talking]
+        missing = [h for h in dict.fromkeys(wanted) if not self._links.talks(h)]
         if len(missing) > CONNECTS:
             self._upkeep_at = now + 0.1 * self.rule.interval
             missing = self._rng.sample(missing, CONNECTS)

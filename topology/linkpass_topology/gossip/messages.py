@@ -23,6 +23,7 @@ skipped, so that a fleet can be upgraded host by host.
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from linkpass.errors import WireError
 from linkpass.wire import HOST, MAX_NUMBER, MAX_RECORD, Stamp
@@ -44,6 +45,7 @@ CHUNK = MAX_PAYLOAD - _FRAME.size - 1 - 64 - _STAMP.size - _PART.size  # bytes o
 MAX_PARTS = -(-MAX_RECORD // CHUNK)  # 39
 MAX_LETTER = 1024  # bytes
 LETTERS_ROOM = MAX_PAYLOAD - _FRAME.size - _LETTERS.size  # bytes of letters and their lengths in one message
+KNOWN_HOSTS = 16_384  # names whose check is remembered: as many as a view holds
 NO_STAMP = Stamp(0, 0, bytes(8))  # "I hold nothing"
 
 
@@ -272,37 +274,47 @@ def letters(run: int, to: int, lane: Lane, born: int, base: int, first: int, pay
     return [*made, Letters(run, to, lane, born, base, first, tuple(row))]
 
 
+@lru_cache(KNOWN_HOSTS)
+def _host(raw: bytes) -> str:
+    """The name, checked. Remembered: the same few thousand names come in all the time, and share one string."""
+    name = raw.decode("ascii", "replace")
+    if not HOST.fullmatch(name):
+        raise WireError("message: bad host name")
+    return name
+
+
 class _Body:
     """Reads a message's body from the front; running short is a WireError."""
+
+    __slots__ = ("at", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        if self.at + size > len(self.data):
+        at, end = self.at, self.at + size
+        if end > len(self.data):
             raise WireError("message: cut short")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        self.at = end
+        return self.data[at:end]
+
+    def _short(self) -> bytes:
+        return self.take(self.take(1)[0])
 
     def text(self) -> str:
         try:
-            return self.take(self.take(1)[0]).decode("ascii")
+            return self._short().decode("ascii")
         except UnicodeDecodeError as e:
             raise WireError("message: text is not ASCII") from e
 
     def host(self) -> str:
-        name = self.text()
-        if not HOST.fullmatch(name):
-            raise WireError("message: bad host name")
-        return name
+        return _host(self._short())
 
     def border(self) -> str:
         """An end of a range of hosts: a host name, or empty."""
-        name = self.text()
-        if name and not HOST.fullmatch(name):
-            raise WireError("message: bad end of a range")
-        return name
+        raw = self._short()
+        return _host(raw) if raw else ""
 
     def stamp(self) -> Stamp:
         incarnation, version, digest = _STAMP.unpack(self.take(_STAMP.size))

@@ -11,7 +11,7 @@ class Roster:
     """Peers by name, addresses by target. Holds at most `max_peers` peers."""
 
     def __init__(self, seeds: Iterable[Address], max_peers: int, strangers: float) -> None:
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, Peer] = {}  # the longest unheard first
         self.targets: dict[Address, Target] = {addr: Target(seed=True) for addr in seeds}
         self.max_peers = max_peers
         self._at: dict[Address, str] = {}  # where each peer is
@@ -51,8 +51,12 @@ class Roster:
         """Whether no further peer has room."""
         return len(self.peers) >= self.max_peers
 
-    def move(self, peer: Peer, addr: Address) -> None:
-        """The peer speaks from this address now."""
+    def heard(self, peer: Peer, addr: Address) -> None:
+        """The peer speaks, and from this address now."""
+        del self.peers[peer.host]
+        self.peers[peer.host] = peer
+        if peer.addr == addr and self._at.get(addr) == peer.host:
+            return
         if self._at.get(peer.addr) == peer.host:
             del self._at[peer.addr]
         peer.addr = addr

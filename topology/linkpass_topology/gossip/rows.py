@@ -5,6 +5,7 @@ host, life (8), count (4), status (1), address, port (2), by, keys (1), (name, f
 
 import re
 import struct
+from functools import lru_cache
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Protocol
 
@@ -18,6 +19,8 @@ _AGE = struct.Struct("!QIB")
 _PORT = struct.Struct("!H")
 MARK = 4  # bytes of a key's fingerprint
 IP = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+STATUSES = tuple(Status)
+KNOWN = 16_384  # addresses and key names whose check is remembered: those of a full table
 
 
 class Body(Protocol):
@@ -45,13 +48,14 @@ def read_row(b: Body) -> Row:
     """The next row of a body; WireError if it breaks a bound."""
     host = b.host()
     life, count, status = _AGE.unpack(b.take(_AGE.size))
-    if life > MAX_NUMBER or count > MAX_COUNT or status > max(Status):
+    if life > MAX_NUMBER or count > MAX_COUNT or status >= len(STATUSES):
         raise WireError("row: a number is too large")
     addr = _address(b.text(), _PORT.unpack(b.take(_PORT.size))[0])
     by = b.border()
-    return Row(host, life, count, Status(status), addr, _ring(b), by)
+    return Row(host, life, count, STATUSES[status], addr, _ring(b), by)
 
 
+@lru_cache(KNOWN)
 def _address(ip: str, port: int) -> Address | None:
     if not ip and not port:
         return None
@@ -70,8 +74,12 @@ def _ring(b: Body) -> Ring:
         raise WireError("row: too many keys")
     found = []
     for _ in range(count):
-        name = b.text()
-        if not KEY_ID.fullmatch(name):
-            raise WireError("row: bad key name")
-        found.append((name, b.take(MARK)))
+        found.append((_key_name(b.text()), b.take(MARK)))
     return tuple(found)
+
+
+@lru_cache(MAX_KEYS)
+def _key_name(name: str) -> str:
+    if not KEY_ID.fullmatch(name):
+        raise WireError("row: bad key name")
+    return name
