@@ -375,7 +375,7 @@ class Agent:
         """The slow look at everything: now and every `see.sweep` seconds, and at once when addresses move."""
         while True:
             self._look.clear()
-            self.reactor.observe([*self.sweep.look(), *self.rdma.refresh()])
+            self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
             self.reactor.observe(self.observing.look())
             self.alarming.look()
             self.files.reopen()
@@ -415,7 +415,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, or until a part fails."""
-        self.reactor.observe([*self.sweep.look(), *self.rdma.refresh()])
+        self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
         try:
             await self.gossip.open(self.settings.share.listen)
         except OSError as e:

@@ -172,7 +172,7 @@ async def test_events_survive_a_storm_that_overflows_their_socket(box: Sandbox) 
 async def test_sweep_sees_every_fact_of_a_port(box: Sandbox) -> None:
     box.ip("addr", "add", "10.10.0.9/24", "dev", "a-rail0")
     box.ip("addr", "add", "fd10::1/64", "dev", "a-rail0", "nodad")
-    seen = Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
+    seen = await Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
     assert facts(seen) == {
         Signal.PRESENT: True,
         Signal.ADMIN: True,
@@ -186,32 +186,32 @@ async def test_sweep_sees_every_fact_of_a_port(box: Sandbox) -> None:
 async def test_sweep_leaves_out_addresses_that_can_not_be_used_yet(box: Sandbox) -> None:
     box.far_end(0, up=False)  # without carrier duplicate address detection doesn't end
     box.ip("addr", "add", "fd10::1/64", "dev", "a-rail0")
-    seen = Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
+    seen = await Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"])).look()
     assert facts(seen)[Signal.ADDRESSES] == ("10.10.0.1",)
 
 
 async def test_sweep_says_absent_only_after_so_many_looks(box: Sandbox) -> None:
     sweep = Sweep(["a-rail0", "never0"], 3, CLOCK, Names(["a-rail0", "never0"]))
     box.ip("link", "del", "a-rail0")
-    assert sweep.look() == []
-    assert sweep.look() == []
-    third = sweep.look()
+    assert await sweep.look() == []
+    assert await sweep.look() == []
+    third = await sweep.look()
     assert [(o.port, o.signal, o.value) for o in third] == [
         ("a-rail0", Signal.PRESENT, False),
         ("never0", Signal.PRESENT, False),
     ]
     box.cable(0)
-    assert facts(sweep.look())[Signal.PRESENT] is True
+    assert facts(await sweep.look())[Signal.PRESENT] is True
     box.ip("link", "del", "a-rail0")
-    assert facts(sweep.look()) == {}
+    assert facts(await sweep.look()) == {}
 
 
 async def test_sweep_after_sweep_leaks_no_descriptor(box: Sandbox) -> None:
     sweep = Sweep(["a-rail0"], 3, CLOCK, Names(["a-rail0"]))
-    sweep.look()
+    await sweep.look()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(50):
-        sweep.look()
+        await sweep.look()
     assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
 
 
@@ -335,7 +335,7 @@ async def test_renamed_device_stays_the_same_port_and_its_link_events_are_still_
         await seen.when(Signal.ADMIN, False)
         await until(lambda: seen.values(Signal.ADMIN)[-1:] == [True])
         assert False not in seen.values(Signal.PRESENT)
-        (sweep,) = [o for o in Sweep(["a-rail0"], 3, CLOCK, names).look() if o.signal is Signal.PRESENT]
+        (sweep,) = [o for o in await Sweep(["a-rail0"], 3, CLOCK, names).look() if o.signal is Signal.PRESENT]
         assert (sweep.port, sweep.value) == ("a-rail0", True)
         assert [m.text for m in names.moves()] == ["a-rail0 is called other7 now"]
     finally:

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from linkpass.errors import KernelError
-from linkpass_agent.rtnetlink import ERROR, F_REQUEST, HEADER, dump, open_socket, split
 
+NLMSG_ERROR, NLMSG_DONE = 2, 3
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
-F_ACK, F_REPLACE, F_EXCLUSIVE, F_CREATE = 0x4, 0x100, 0x200, 0x400
+F_REQUEST, F_ACK, F_DUMP, F_REPLACE, F_EXCLUSIVE, F_CREATE = 0x1, 0x4, 0x300, 0x100, 0x200, 0x400
 NHA_ID, NHA_GROUP, NHA_OIF, NHA_GATEWAY = 1, 2, 5, 6
 RTA_DST, RTA_PRIORITY, RTA_PREFSRC, RTA_TABLE, RTA_NH_ID = 1, 6, 7, 15, 30
 RT_SCOPE_UNIVERSE, RTN_UNICAST = 0, 1
 
+HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 NHMSG = struct.Struct("=BBBBI")  # family, scope, protocol, reserved, flags
 RTMSG = struct.Struct("=BBBBBBBBI")  # family, dst_len, src_len, tos, table, protocol, scope, type, flags
 GROUP_ENTRY = struct.Struct("=IBBH")  # id, weight - 1, reserved, reserved
@@ -125,7 +126,8 @@ class Rtnl:
     """A rtnetlink socket for requests. Calls block for the few microseconds that the kernel takes."""
 
     def __init__(self) -> None:
-        self._sock = open_socket()
+        self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        self._sock.bind((0, 0))
         self._sock.settimeout(TIMEOUT)
         self._seq = 0
 
@@ -146,8 +148,8 @@ class Rtnl:
         self._sock.send(out)
         results: dict[int, KernelError | None] = {}
         while len(results) < len(messages):
-            for kind, seq, body in split(self._sock.recv(1 << 16)):
-                if kind == ERROR and first <= seq <= self._seq:
+            for kind, seq, body in _messages(self._sock.recv(1 << 16)):
+                if kind == NLMSG_ERROR and first <= seq <= self._seq:
                     errno = -struct.unpack_from("=i", body)[0]
                     results[seq] = KernelError(messages[seq - first].name, errno) if errno else None
         return [results[s] for s in range(first, self._seq + 1)]
@@ -166,10 +168,27 @@ class Rtnl:
 
     def _dump(self, kind: int, payload: bytes) -> Iterator[bytes]:
         self._seq += 1
-        try:
-            yield from dump(self._sock, kind, payload, self._seq)
-        except OSError as e:
-            raise KernelError(f"dump {kind}", e.errno or 0) from e
+        seq = self._seq
+        self._sock.send(HEADER.pack(16 + len(payload), kind, F_REQUEST | F_DUMP, seq, 0) + payload)
+        while True:
+            for answer, answer_seq, body in _messages(self._sock.recv(1 << 18)):
+                if answer_seq != seq:
+                    continue
+                if answer == NLMSG_DONE:
+                    return
+                if answer == NLMSG_ERROR:
+                    raise KernelError(f"dump {kind}", -struct.unpack_from("=i", body)[0])
+                yield body
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at + 16 <= len(data):
+        length, kind, _, seq, _ = HEADER.unpack_from(data, at)
+        if length < 16:
+            return
+        yield kind, seq, data[at + 16 : at + length]
+        at += (length + 3) & ~3
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:

@@ -7,8 +7,6 @@ import struct
 
 import pytest
 
-from linkpass_agent import rtnetlink
-from linkpass_agent.see import netlink
 from linkpass_agent.see.attributes import NESTED, attribute, attributes
 from linkpass_agent.see.ethtool import module
 from linkpass_agent.see.kernel_log import hint, parse
@@ -97,44 +95,3 @@ def test_line_is_a_hint_only_for_a_port_named_as_a_whole_word():
     assert hint(1.0, "mlx5_core 0000:3b:00.0: Cable unplugged", ports).port == "eth9"
     assert hint(1.0, "eth11: Link down", ports) is None
     assert hint(1.0, "eth1: hello", ports) is None
-
-
-def link_message(flags: int, *rest: tuple[int, bytes], family: int = 0) -> bytes:
-    return struct.pack("=BBHiII", family, 0, 1, 7, flags, 0) + b"".join(attribute(k, v) for k, v in rest)
-
-
-def test_link_message_gives_name_flags_mtu_and_operstate():
-    body = link_message(0x10043, (3, b"eth1\0"), (4, struct.pack("=I", 9000)), (16, bytes([6])), (99, b"news"))
-    assert netlink.parse_link(body) == netlink.Link(7, "eth1", 0x10043, 9000, "up")
-    assert netlink.parse_link(link_message(0)) == netlink.Link(7, "", 0, None, "unknown")
-    assert netlink.parse_link(link_message(0, (16, bytes([200])))).operstate == "unknown"
-    assert netlink.parse_link(link_message(0, family=7)) is None  # as a bridge's port
-    assert netlink.parse_link(body[:10]) is None
-
-
-def test_carrier_of_a_link_that_is_administratively_down_is_not_observed():
-    seen = netlink.link_observations(netlink.Link(7, "eth1", 0x10000, 1500, "down"), "eth1", 1.0, "sweep")
-    assert {o.signal.value: o.value for o in seen}["carrier"] is None
-
-
-def test_address_message_gives_the_local_address_and_whether_it_can_be_used():
-    local, far = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
-
-    def parsed(flags: int, scope: int, *rest: tuple[int, bytes]) -> netlink.Held | None:
-        return netlink.parse_address(
-            struct.pack("=BBBBI", 2, 24, flags, scope, 7) + b"".join(attribute(k, v) for k, v in rest)
-        )
-
-    assert parsed(0, 0, (1, far), (2, local)) == netlink.Held(7, "10.0.0.1", True)
-    assert parsed(0, 0, (1, local)) == netlink.Held(7, "10.0.0.1", True)
-    assert not parsed(0, 253, (1, local)).usable  # link scope
-    assert not parsed(0x40, 0, (1, local)).usable  # tentative
-    assert not parsed(0, 0, (1, local), (8, struct.pack("=I", 0x08))).usable  # a duplicate was found
-    assert parsed(0, 0) is None
-    assert netlink.parse_address(b"") is None
-
-
-def test_datagram_with_a_message_cut_off_gives_those_before_it():
-    whole = struct.pack("=IHHII", 20, 16, 0, 3, 0) + b"body"
-    assert list(rtnetlink.split(whole + whole[:-1])) == [(16, 3, b"body")]
-    assert list(rtnetlink.split(struct.pack("=IHHII", 3, 16, 0, 3, 0))) == []
