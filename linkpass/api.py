@@ -55,6 +55,31 @@ class AlarmView(Model):
     over: str = Field(description="why it is over")
 
 
+class PresentPortView(Model):
+    """What a port is, for comparing with what it should be. None: can't be observed, or it has none."""
+
+    name: str
+    rail: str
+    state: str
+    cause: str
+    pci: str | None
+    link_layer: str | None
+    rate: int | None = Field(description="of the RDMA port, Mbit/s")
+    width: int | None = Field(description="lanes")
+    speed: int | None = Field(description="of the net device, Mbit/s")
+    mtu: int | None = Field(description="of the net device, bytes")
+    addresses: tuple[str, ...] = Field(description="with prefix lengths")
+    firmware: str | None
+
+
+class ManifestView(Model):
+    """The host as it is, and the path of its manifest."""
+
+    host: str
+    manifest: str | None
+    ports: list[PresentPortView]
+
+
 class EvidenceView(Model):
     """One reading that a finding rests on."""
 

@@ -67,6 +67,10 @@ class Client:
         """The active alarms, or with `history` also those that are over."""
         return list(self.get("/v1/alarms" + _query(history=1 if history else None)))
 
+    def manifest(self) -> dict[str, Any]:
+        """The host as it is, and the path of its manifest."""
+        return dict(self.get("/v1/manifest"))
+
     def paths(self) -> list[dict[str, Any]]:
         return list(self.get("/v1/paths"))
 

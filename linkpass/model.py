@@ -29,6 +29,9 @@ class Signal(StrEnum):
     OPERSTATE = "operstate"  # str: RFC 2863 state as the kernel spells it
     MTU = "mtu"  # int: bytes
     ADDRESSES = "addresses"  # tuple[str, ...]: global addresses without prefix length, sorted
+    NETWORKS = "networks"  # tuple[str, ...]: the same with prefix lengths, "10.10.0.1/24"
+    LINK_LAYER = "link-layer"  # str: of the RDMA port: ethernet, infiniband
+    FIRMWARE = "firmware"  # str: of the RDMA device
     RDMA = "rdma"  # str: state of the RDMA port as ibv_query_port(3) names it: active, down, init, armed, ...
     RDMA_PHYS = "rdma-phys"  # str: its physical state: linkup, polling, disabled, ...
     RDMA_RATE = "rdma-rate"  # int: active speed x width, Mbit/s

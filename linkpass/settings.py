@@ -13,7 +13,7 @@ import socket
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -39,7 +39,7 @@ from linkpass.setting_types import (
     wrong,
 )
 
-__all__ = ["Endpoint", "Settings", "load", "parse", "parse_endpoint", "read"]
+__all__ = ["Endpoint", "Settings", "load", "parse", "parse_as", "parse_endpoint", "read"]
 
 RUN = "/run/linkpass"
 STATE = "/var/lib/linkpass"
@@ -258,6 +258,9 @@ class Settings(Table):
     fabric: AbsolutePath | None = Field(
         default=None, description="the fabric's file; what it says of this host needn't be repeated here"
     )
+    manifest: AbsolutePath | None = Field(
+        default=None, description="what this host should have; see `linkpassctl manifest capture`"
+    )
     mode: Literal["shadow", "act"] = Field(default="shadow", description="shadow: decide and report, don't act")
     paths: PathsSettings = PathsSettings()
     control: ControlSettings = ControlSettings()
@@ -294,6 +297,7 @@ class Settings(Table):
         return self
 
 
+T = TypeVar("T", bound=Table)
 Fill = Callable[[dict[str, Any], Path], dict[str, Any]]
 
 
@@ -317,6 +321,11 @@ def read(path: Path) -> str:
 
 def parse(text: str, path: Path, fill: Fill | None = None) -> Settings:
     """Check the text of a config file; `path` is for the messages."""
+    return parse_as(Settings, text, path, fill)
+
+
+def parse_as(model: type[T], text: str, path: Path, fill: Fill | None = None) -> T:
+    """The same for any file whose whole is a `Table`."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -329,6 +338,6 @@ def parse(text: str, path: Path, fill: Fill | None = None) -> Settings:
     except ValueError as e:  # an integer of thousands of digits
         raise ConfigError(path, 0, "", f"not a value: {e}") from e
     try:
-        return Settings.model_validate(fill(data, path) if fill else data)
+        return model.model_validate(fill(data, path) if fill else data)
     except ValidationError as e:
-        raise config_errors.first_of(e, Settings, text, path) from e
+        raise config_errors.first_of(e, model, text, path) from e

@@ -12,7 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from linkpass import __version__
+from linkpass import __version__, manifest
 from linkpass.errors import ConfigError, LinkPassError
 from linkpass.settings import load
 
@@ -37,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
 
         if args.check:
             wiring.keys(settings)
+            if settings.manifest:
+                manifest.load(settings.manifest)
             print(f"{args.config}: fine")
             return 0
         if args.undo:

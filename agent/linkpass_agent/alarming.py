@@ -6,7 +6,7 @@
 Called with each sweep. Rerouting never waits for any of this.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from linkpass.api import AlarmView
@@ -24,6 +24,7 @@ from .reactor import Reactor
 # What alarm rules watch beside counters: the agent's own count of a port's falls, and whether it is out now.
 FALLS, OUTAGE = AGENTS_OWN
 FLAPS = CounterKind("agent", FALLS, FALLS, 63, "wraps")
+UNEXPECTED = "not in the manifest"
 OUT = (PortState.DOWN, PortState.ABSENT)
 UPTIME = Path("/proc/uptime")
 
@@ -56,7 +57,9 @@ class Alarming:
         booted: float,
         past: Iterable[PastAlarm] = (),
         windows: Mapping[str, Baselines] | None = None,
+        expected: Callable[[str], bool] = lambda port: True,
     ) -> None:
+        self._expected = expected
         self._graces, self._reactor, self._observing = graces, reactor, observing
         self._events, self._clock, self._booted = events, clock, booted
         rules = tuple(rules)
@@ -82,12 +85,16 @@ class Alarming:
             self._drained[name] = drained
             admin = port.facts.get(Signal.ADMIN)
             admin_up = admin if isinstance(admin, bool) else None
-            quiet[name] = self._graces.quiet(
-                now,
-                booted=self._booted,
-                undrained=self._undrained.get(name),
-                drained=drained,
-                admin_up=admin_up,
+            quiet[name] = (
+                UNEXPECTED
+                if not self._expected(name)
+                else self._graces.quiet(
+                    now,
+                    booted=self._booted,
+                    undrained=self._undrained.get(name),
+                    drained=drained,
+                    admin_up=admin_up,
+                )
             )
             rules = self._rules[name]
             # A quiet time's falls never count, and an outage is timed from its end.

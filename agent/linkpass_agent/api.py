@@ -34,6 +34,7 @@ from linkpass.api import (
     KeyChangeRequest,
     KeyInstallRequest,
     KeyView,
+    ManifestView,
     MigrateAnswer,
     MigrateRequest,
     PathView,
@@ -76,6 +77,8 @@ class Facade(Protocol):
     def status(self) -> StatusView: ...
 
     def ports(self) -> Sequence[PortView]: ...
+
+    def manifest(self) -> ManifestView: ...
 
     def alarms(self, history: bool) -> Sequence[AlarmView]:
         """The active ones; with `history` those that are over before them."""
@@ -153,6 +156,7 @@ class Operation:
 OPERATIONS = (
     Operation("GET", "/v1/status", "status", "The host at a glance", "status", StatusView),
     Operation("GET", "/v1/ports", "ports", "Local ports and their states", "ports", PortView, "list"),
+    Operation("GET", "/v1/manifest", "manifest", "The host as its manifest would say", "manifest", ManifestView),
     Operation(
         "GET", "/v1/alarms", "alarms", "What needs somebody's hands", "alarms", AlarmView, "list", ("history",)
     ),
@@ -327,6 +331,9 @@ class Api:
 
     async def alarms(self, request: Request) -> Response:
         return _list(self.facade.alarms(bool(_number(request, "history", 0, 1))))
+
+    async def manifest(self, request: Request) -> Response:
+        return _json(self.facade.manifest().model_dump_json())
 
     async def paths(self, request: Request) -> Response:
         return _list(self.facade.paths())

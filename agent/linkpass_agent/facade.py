@@ -13,6 +13,7 @@ from linkpass.api import (
     JobView,
     KeyAnswer,
     KeyView,
+    ManifestView,
     MigrateAnswer,
     PathView,
     PeerView,
@@ -28,6 +29,7 @@ from linkpass.errors import NotFoundError
 from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
 from .alarming import Alarming
+from .expecting import Expecting
 from .explain import explain
 from .jobs.views import JobsFacade
 from .judge.port import Port
@@ -70,8 +72,10 @@ class AgentFacade:
         keys: KeyDesk | None = None,
         observing: Observing | None = None,
         alarming: Alarming | None = None,
+        expecting: Expecting | None = None,
     ) -> None:
         self._observing, self._alarming = observing, alarming
+        self._expecting = expecting or Expecting(None, None, reactor, lambda port: "")
         self._jobs = jobs or JobsFacade(None, clock)
         self._incidents, self._keys = incidents, keys
         self._mode, self._started, self._reactor, self._current = mode, started, reactor, current
@@ -80,7 +84,9 @@ class AgentFacade:
 
     def status(self) -> StatusView:
         ports, paths, peers = self.ports(), self.paths(), self.peers()
-        problems = [f"port {p.name} is {p.state}: {p.cause}" for p in ports if p.state not in FINE]
+        ours = [p for p in ports if self._expecting.expected(p.name)]
+        problems = [f"port {p.name} is {p.state}: {p.cause}" for p in ours if p.state not in FINE]
+        problems += self._expecting.missing()
         local = {p.name for p in ports if p.state not in FINE or p.state == PortState.DRAINED}
         problems += [
             f"path {p.peer}/{p.rail} is {p.state}: {p.cause}" for p in paths if self._worth_telling(p, local)
@@ -112,6 +118,9 @@ class AgentFacade:
         if self._alarming is None:
             return []
         return self._alarming.history() if history else self._alarming.active()
+
+    def manifest(self) -> ManifestView:
+        return self._expecting.view()
 
     def paths(self) -> list[PathView]:
         current = self._current()

@@ -104,7 +104,9 @@ class Observing:
         net: Path = rdma_ports.NET,
         door: Door = SYSTEM,
         past: Mapping[str, CountersPast] | None = None,
+        expected: Callable[[str], Mapping[str, int]] = lambda port: {},
     ) -> None:
+        self._expected = expected  # what the manifest says of a port's rate, width, speed, MTU
         self._past = dict(past or {})
         self.names = names
         self._ports, self._facts, self._behind = tuple(ports), facts, behind
@@ -158,6 +160,8 @@ class Observing:
             Signal.RDMA_WIDTH: look.width if up else None,
             Signal.SPEED: look.speed,
             Signal.LINK_DETAIL: self._detail(port, watched, facts),
+            Signal.LINK_LAYER: watched.files.link_layer or None,
+            Signal.FIRMWARE: watched.files.firmware or None,
         }
         seen = [Observation(now, "sysfs", port, s, v) for s, v in values.items() if v is not None]
         mtu, admin = facts.get(Signal.MTU), facts.get(Signal.ADMIN)
@@ -235,7 +239,7 @@ class Observing:
             if known.key[2] != index or known.guid != (guid or known.guid):
                 rules.device_came()
         else:
-            rules = PortRules(port, for_driver(self._rules, driver_name))
+            rules = PortRules(port, for_driver(self._rules, driver_name), self._expected(port))
             past = self._past.pop(port, None)
             if past is not None and past.fits(driver_name, guid or "", index):
                 rules.recall(past.baselines, self._clock.now())
@@ -318,6 +322,7 @@ def of(
     events: EventLog,
     clock: Clock,
     past: Mapping[str, CountersPast],
+    expected: Callable[[str], Mapping[str, int]],
 ) -> Observing:
     """The daemon's own."""
 
@@ -328,6 +333,7 @@ def of(
     return Observing(
         names, [p.name for p in settings.ports], changed(settings.rules), lambda port: reactor.ports[port].facts,
         lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters, past=past,
+        expected=expected,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+from linkpass import manifest as manifests
 from linkpass import rules
 from linkpass.clock import SystemClock
 from linkpass.errors import LinkPassError
@@ -57,6 +58,7 @@ from .api import serve
 from .api_socket import claim
 from .decide.limits import Limits
 from .events import EventLog
+from .expecting import Expecting
 from .facade import AgentFacade, Contact
 from .jobs import locality
 from .jobs.views import JobsFacade
@@ -222,13 +224,18 @@ class Agent:
         self.rdma = RdmaWatch(
             rails, self.reactor.observe, self.clock, {p.name: p.rdma for p in settings.ports}, names.device
         )
+        manifest = manifests.load(settings.manifest) if settings.manifest else None
+        self.expecting = Expecting(manifest, settings.manifest, self.reactor, names.place)
+        for line in self.expecting.missing():
+            log.warning(line)
         self.observing = observing.of(
-            settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters
-        )
+            settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters,
+            self.expecting.best,
+        )  # fmt: skip
         graces = Graces(settings.alarms.boot_grace, settings.alarms.undrain_grace)
         self.alarming = alarming.Alarming(
             rules.changed(settings.rules), graces, settings.alarms.history, self.reactor, self.observing, self.events,
-            self.clock, alarming.booted(self.clock.now()), past.alarms, past.falls,
+            self.clock, alarming.booted(self.clock.now()), past.alarms, past.falls, self.expecting.expected,
         )  # fmt: skip
         self.jobs = Jobs(
             settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._talk_to_others,
@@ -239,7 +246,7 @@ class Agent:
         self.facade = AgentFacade(
             settings.mode, self.started, self.reactor, self._current, self.story, self.memory, self.state,
             self._contacts, self._dropped, self.clock, JobsFacade(self.jobs.desk if self.jobs else None, self.clock),
-            self.switches.lines, self.keys, self.observing, self.alarming,
+            self.switches.lines, self.keys, self.observing, self.alarming, self.expecting,
         )  # fmt: skip
         self._look = asyncio.Event()
         self._targets: dict[PathId, str] = {}

@@ -13,12 +13,14 @@ from linkpass import __version__
 from linkpass.client import DEFAULT_SOCKET, BadRequestError, Client
 from linkpass.ctl import (
     alarms,
+    check,
     completion,
     drain,
     events,
     explain,
     jobs,
     keys,
+    manifest,
     migrate,
     paths,
     peers,
@@ -37,6 +39,8 @@ VERBS: tuple[Verb, ...] = (
     ports.VERB,
     alarms.VERB,
     explain.VERB,
+    check.VERB,
+    manifest.VERB,
     paths.VERB,
     peers.VERB,
     events.VERB,

@@ -15,11 +15,13 @@ from linkpass.api import (
     JobView,
     KeyAnswer,
     KeyView,
+    ManifestView,
     MigrateAnswer,
     PathView,
     PeerView,
     PlanView,
     PortView,
+    PresentPortView,
     QpView,
     QuietView,
     StatusView,
@@ -42,6 +44,14 @@ def port(name: str = "a-rail0", rail: str = "rail0", state: str = "up", **other:
         "addresses": ["10.10.0.1"],
     }
     return PortView.model_validate({"name": name, "rail": rail, "state": state, **fields, **other})
+
+
+def present(name: str = "a-rail0", rail: str = "rail0", **other: object) -> PresentPortView:
+    fields: dict[str, object] = {
+        "state": "up", "cause": "", "pci": "0000:17:00.0", "link_layer": "ethernet", "rate": 400_000, "width": 4,
+        "speed": 400_000, "mtu": 4200, "addresses": ("10.10.0.1/24", "fd00::1/64"), "firmware": "28.39.1002",
+    }  # fmt: skip
+    return PresentPortView.model_validate({"name": name, "rail": rail, **fields, **other})
 
 
 STEP = StepView(
@@ -101,6 +111,8 @@ class FakeFacade:
     qp_views: list[QpView] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)  # queue pairs on any port, one look after the other; then none
     alarm_views: list[AlarmView] = field(default_factory=list)
+    manifest_path: str | None = None
+    present_ports: list[PresentPortView] = field(default_factory=lambda: [present()])
     key_views: list[KeyView] = field(default_factory=lambda: [KEY])
     stay: dict[str, str] = field(default_factory=dict)  # queue pairs that can't move
 
@@ -128,6 +140,9 @@ class FakeFacade:
 
     def alarms(self, history: bool) -> Sequence[AlarmView]:
         return [a for a in self.alarm_views if history or a.cleared is None]
+
+    def manifest(self) -> ManifestView:
+        return ManifestView(host="a", manifest=self.manifest_path, ports=self.present_ports)
 
     def paths(self) -> Sequence[PathView]:
         return [

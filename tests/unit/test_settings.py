@@ -38,7 +38,7 @@ def test_shipped_file_loads_in_shadow_mode_and_holds_the_defaults() -> None:
 
 def test_shipped_file_shows_every_key() -> None:
     text = SHIPPED.read_text()
-    for prefix in ("# host", "# fabric", "# socket", "# jobs_socket", "# group", "# rdma", "# pci"):
+    for prefix in ("# host", "# fabric", "# manifest", "# socket", "# jobs_socket", "# group", "# rdma", "# pci"):
         text = text.replace(f"{prefix} =", f"{prefix[2:]} =")
     text = text.replace("# [[rule]]", "[[rule]]")
     for key in ("name", "drivers", "limit", "window", "clear", "act", "enabled"):

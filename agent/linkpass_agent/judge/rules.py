@@ -129,8 +129,9 @@ class Judged:
 class PortRules:
     """The rules of one port, and what they must remember."""
 
-    def __init__(self, port: str, rules: Iterable[Rule]) -> None:
+    def __init__(self, port: str, rules: Iterable[Rule], expected: Mapping[str, int] | None = None) -> None:
         self.port = port
+        self._expected = dict(expected or {})  # by fact: what the manifest says; else the best that was seen counts
         self._rules = tuple(rules)
         self._held = {_key(r): Held() for r in self._rules}
         self.counts: dict[str, Count] = {}
@@ -282,6 +283,11 @@ class PortRules:
     def _drop(self, rule: Rule, now: float, value: Fact) -> Cause | None:
         if not isinstance(value, int):
             return None
+        if (expected := self._expected.get(rule.watch)) is not None:
+            if value >= expected:
+                return None
+            evidence = Evidence(now, rule.watch, f"{value}, expected {expected}")
+            return Cause(f"{rule.watch} is {value}, expected {expected}", (evidence,))
         best = self._best[rule.watch] = max(value, self._best.get(rule.watch, value))
         if value >= best:
             return None

@@ -118,7 +118,10 @@ class Sweep:
             if link is not None:
                 self._missed[port] = 0
                 seen += link_observations(link, port, now, "sweep")
-                seen.append(Observation(now, "sweep", port, Signal.ADDRESSES, _usable(addresses, link["index"])))
+                usable = _usable(addresses, link["index"])
+                seen.append(Observation(now, "sweep", port, Signal.ADDRESSES, tuple(sorted({a for a, _ in usable}))))
+                networks = tuple(f"{a}/{length}" for a, length in usable)
+                seen.append(Observation(now, "sweep", port, Signal.NETWORKS, networks))
                 continue
             self._missed[port] += 1
             if self._missed[port] >= self._absent_sweeps:
@@ -127,13 +130,14 @@ class Sweep:
         return seen
 
 
-def _usable(addresses: list[Any], index: int) -> tuple[str, ...]:
-    """The global addresses of one interface that can be used now, sorted."""
+def _usable(addresses: list[Any], index: int) -> list[tuple[str, int]]:
+    """The global addresses of one interface that can be used now and their prefix lengths, sorted."""
     found = set()
     for message in addresses:
         if message["index"] != index or message["scope"] != 0:
             continue
         flags = message.get("IFA_FLAGS") or message["flags"]
         if not flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED):
-            found.add(str(ip_address(message.get("IFA_LOCAL") or message.get("IFA_ADDRESS"))))
-    return tuple(sorted(found))
+            address = message.get("IFA_LOCAL") or message.get("IFA_ADDRESS")
+            found.add((str(ip_address(address)), int(message["prefixlen"])))
+    return sorted(found)

@@ -42,6 +42,11 @@ class PortLook:
     members: dict[str, bool] | None = None  # of a bond: does each have a link; None: no bond
 
 
+def port_folder(rdma: RdmaPort, infiniband: Path = INFINIBAND) -> Path:
+    """Where sysfs keeps an RDMA port's files."""
+    return infiniband / rdma.device / "ports" / str(rdma.number)
+
+
 class PortFiles:
     """The open files of one port. `rdma` None: a net device without an RDMA device."""
 
@@ -57,8 +62,10 @@ class PortFiles:
     ) -> None:
         self.netdev, self.rdma = netdev, rdma
         self._door = door
+        self.link_layer = (text(port_folder(rdma, infiniband) / "link_layer") or "").lower() if rdma else ""
+        self.firmware = (text(infiniband / rdma.device / "fw_ver") or "") if rdma else ""
         self.driver = module(netdev, rdma, infiniband, net)
-        port = infiniband / rdma.device / "ports" / str(rdma.number) if rdma else None
+        port = port_folder(rdma, infiniband) if rdma else None
         self._state, self._phys, self._rate = (self._file(port / n if port else None) for n in _FACTS)
         self._speed = self._file(net / netdev / "speed")
         self._changes = self._file(net / netdev / "carrier_changes")

@@ -307,7 +307,7 @@ def test_every_verb_has_help_with_an_example() -> None:
     actions = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
     verbs: dict[str, argparse.ArgumentParser] = actions[0].choices
     expected = {"status", "ports", "paths", "peers", "events", "plan", "drain", "undrain", "completion"}
-    expected |= {"jobs", "qps", "migrate", "keys", "explain", "alarms"}
+    expected |= {"jobs", "qps", "migrate", "keys", "explain", "alarms", "manifest", "check"}
     assert set(verbs) == expected
     for name, own in verbs.items():
         assert f"linkpassctl {name}" in own.format_help().split("examples:")[1], name

@@ -77,7 +77,7 @@ def test_handbook_has_every_key_with_its_default() -> None:
     assert set(rows) == set(expected)
     in_words = {
         "host": "the hostname", "paths.socket": "<run>/agent.sock", "paths.jobs_socket": "<run>/jobs.sock",
-        "control.group": "none", "fabric": "none", "port.pci": "none",
+        "control.group": "none", "fabric": "none", "manifest": "none", "port.pci": "none",
     }  # fmt: skip
     for key, default in expected.items():
         if key in in_words:

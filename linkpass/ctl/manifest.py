@@ -1,0 +1,80 @@
+"""linkpassctl manifest capture: write down what this host has, as what it should have."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from linkpass.ctl.show import plain
+from linkpass.ctl.verb import FAILED, OK, Context, Verb
+from linkpass.errors import LinkPassError
+
+if TYPE_CHECKING:
+    from linkpass.manifest import PresentPort
+
+HEALTHY = "up"
+
+
+def present(answer: dict[str, Any]) -> list["PresentPort"]:
+    """The ports of the agent's answer."""
+    from linkpass.manifest import PresentPort  # here: what it needs would make every other verb slow to start
+
+    return [PresentPort(**{**p, "addresses": tuple(p["addresses"])}) for p in answer["ports"]]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("act", choices=["capture"])
+    parser.add_argument("--output", "-o", metavar="FILE", default="-", help="where to write it (default: stdout)")
+    parser.add_argument("--anyway", action="store_true", help="even if a port isn't up, or not all can be observed")
+
+
+def run(context: Context) -> int:
+    from linkpass.manifest import capture
+
+    args = context.args
+    answer = context.client.get("/v1/manifest")
+    ports = present(answer)
+    wrong = [f"{p.name} is {p.state}: {p.cause}" for p in ports if p.state != HEALTHY]
+    if wrong and not args.anyway:
+        for line in wrong:
+            print(f"linkpassctl: {plain(line)}", file=sys.stderr)
+        print("linkpassctl: a manifest is made from a healthy host; --anyway takes what is there", file=sys.stderr)
+        return FAILED
+    text = capture(answer["host"], ports)
+    if args.output == "-":
+        context.out.write(text)
+        return OK
+    write(Path(args.output), text)
+    if not args.json:
+        context.say(f"{args.output}: {len(ports)} ports; name it in the agent's config: manifest = ...")
+    return OK
+
+
+def write(path: Path, text: str) -> None:
+    """The whole file or the old one. LinkPassError if it can't be written."""
+    try:
+        with NamedTemporaryFile("w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as new:
+            made = Path(new.name)
+            try:
+                new.write(text)
+                new.flush()
+                os.fsync(new.fileno())
+                made.chmod(0o644)
+                made.replace(path)
+            except BaseException:
+                made.unlink(missing_ok=True)
+                raise
+    except OSError as e:
+        raise LinkPassError(f"{path}: can't be written: {e.strerror}") from e
+
+
+VERB = Verb(
+    "manifest",
+    "write down what this host has, as what it should have",
+    """  linkpassctl manifest capture                                  to look at it
+  linkpassctl manifest capture -o /etc/linkpass/manifest.toml   then name it in the agent's config""",
+    run,
+    options,
+)
