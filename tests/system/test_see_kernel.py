@@ -180,6 +180,7 @@ async def test_sweep_sees_every_fact_of_a_port(box: Sandbox) -> None:
         Signal.OPERSTATE: "up",
         Signal.MTU: 1500,
         Signal.ADDRESSES: ("10.10.0.1", "10.10.0.9", "fd10::1"),  # without the link-local one
+        Signal.NETWORKS: ("10.10.0.1/24", "10.10.0.9/24", "fd10::1/64"),
     }
 
 
