@@ -6,6 +6,7 @@ one exception is the viewer's own record, which nobody else can write: what othe
 """
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ from linkpass.model import HostRecord, PortRecord
 from linkpass.wire import Stamp, stamp
 
 SUMMARY_MASK = (1 << 64) - 1
+RECENT = 64  # changes that are remembered: those of a leaf with as many hosts
 
 
 class Outcome(StrEnum):
@@ -73,6 +75,7 @@ class View:
         self.conflicts = 0  # records that claimed the age of another with other contents
         self._records: dict[str, tuple[HostRecord, Stamp]] = {}
         self._names: list[str] = []  # sorted
+        self._recent: deque[str] = deque(maxlen=RECENT)
         self._sum = 0
 
     def __len__(self) -> int:
@@ -101,6 +104,10 @@ class View:
         """Sorted hosts from `first` up to but without `end` ('': no end)."""
         stop = bisect_left(self._names, end) if end else len(self._names)
         return self._names[bisect_left(self._names, first) : stop]
+
+    def recent(self) -> list[str]:
+        """Hosts whose records changed last, the latest first."""
+        return list(dict.fromkeys(reversed(self._recent)))
 
     def publish(self, record: HostRecord, mark: Stamp | None = None) -> Change | None:
         """The owner's new record. ValueError unless it is ours and newer than our last; the same again is None."""
@@ -148,5 +155,6 @@ class View:
         taken = int.from_bytes(found[1].digest, "big") if found else 0
         self._sum = (self._sum - taken + int.from_bytes(new.digest, "big")) & SUMMARY_MASK
         self._records[record.host] = (record, new)
+        self._recent.append(record.host)
         previous = found[0] if found else None
         return Change(record.host, previous, record, changed_ports(previous, record))

@@ -1,4 +1,4 @@
-"""Tables that thousands of simulated hosts share until they differ: 8,192 tables of 8,192 rows don't fit in memory."""
+"""Tables that thousands of hosts share until they differ: 8,192 tables of 8,192 rows don't fit in memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar

@@ -98,7 +98,8 @@ class Crowd:
         self.rng, self.loss = Random(f"crowd {seed} {hosts} {loss}"), loss
         self.now = 0.0
         self.bytes = [0] * hosts
-        self.deaths = 0
+        self.turned: list[tuple[float, str, str]] = []  # when which host was called suspect or dead, by anybody
+        self.frozen: dict[int, float] = {}  # until when a host's agent stands still
         self.lost_rail: Callable[[int, str], bool] = lambda host, rail: False
         self.heard: dict[tuple[int, int], float] = {}  # (of, by) -> when the failure's news came
         self.news: dict[str, tuple[int, int]] = {}  # host -> its number, the version to watch for
@@ -150,19 +151,25 @@ class Crowd:
 
     # -- time --------------------------------------------------------------------------------------------------
 
-    def run(self, until: float) -> None:
+    def run(self, end: float) -> None:
         """Let time pass."""
         heap, armed, cores = self._heap, self._armed, self.cores
-        while heap and heap[0][0] <= until:
+        while heap and heap[0][0] <= end:
             at, _, n, source, data = heapq.heappop(heap)
-            if source is not None:
+            if (until := self.frozen.get(n, at)) > at:  # waits in the socket, or runs late
+                if source is not None:
+                    self._push(until, n, source, data)
+                elif armed[n] == at:
+                    armed[n] = until
+                    self._push(until, n, None, b"")
+            elif source is not None:
                 self.now = at
                 self.take(n, cores[n].on_datagram(data, source, at))
             elif armed[n] == at:
                 self.now = at
                 armed[n] = float("inf")
                 self.take(n, cores[n].on_timer(at))
-        self.now = until
+        self.now = end
 
     def take(self, n: int, outputs: list[Output]) -> None:
         """Carry out what a core says."""
@@ -174,8 +181,8 @@ class Crowd:
                     number, version = self.news[host]
                     if record.version >= version:
                         self.heard.setdefault((number, n), self.now)
-                case MemberTurned(status="dead"):
-                    self.deaths += 1
+                case MemberTurned(host=host, status=("dead" | "suspect") as status):
+                    self.turned.append((self.now, host, status))
         due = self.cores[n].next_timer()
         if due is not None and due < self._armed[n]:
             self._armed[n] = due
@@ -234,7 +241,7 @@ def measure(hosts: int, rails: int, loss: float, seed: int = 1) -> Measured:
         idle,
         sum(busy) / hosts,
         max(busy),
-        crowd.deaths,
+        sum(status == "dead" for _, _, status in crowd.turned),
         time.process_time() - began,
     )
 

@@ -66,3 +66,11 @@ def test_changed_ports_names_new_changed_and_gone() -> None:
     gone, come = PortRecord("q", "s", PortState.UP, ""), PortRecord("n", "t", PortState.UP, "")
     found = changed_ports(HostRecord("b", 1, 1, (), (up, gone)), HostRecord("b", 1, 2, (), (down, come)))
     assert [(c.name, c.before, c.after) for c in found] == [("p", up, down), ("n", None, come), ("q", gone, None)]
+
+
+def test_hosts_that_changed_last_are_told_latest_first_and_once() -> None:
+    view = View("z")
+    for host in "abc":
+        view.merge(HostRecord(host, 1, 1))
+    view.merge(HostRecord("a", 1, 2))
+    assert view.recent() == ["a", "c", "b"]

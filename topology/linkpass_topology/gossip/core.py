@@ -37,11 +37,11 @@ from linkpass_topology.gossip.outputs import (
 from linkpass_topology.gossip.peers import MAX_RETRY, Own, Peer, PeerInfo, Target
 from linkpass_topology.gossip.relay import Relay
 from linkpass_topology.gossip.roster import Roster
+from linkpass_topology.gossip.rounds import Rounds
 from linkpass_topology.view import Outcome, View
 
 PULL_WAIT = 0.2  # s for records that were asked for
 QUESTIONS = 4  # in `keepalive` seconds, to all peers together, where there is membership
-AFTER_NEWS = 1.0  # s from the first of many news to the next comparison; by then infection has reached nearly all
 REACH = 3  # times that a member is asked for a session
 UNSPECIFIED = ("0.0.0.0", "::")
 
@@ -69,6 +69,7 @@ class Gossip:
         self._links = Handshakes(host, keyring, entropy)
         self._roster = Roster(seeds, self.options.max_peers, self.options.strangers)
         self._own = Own(host)
+        self._rounds = Rounds(self.options.anti_entropy, rng)
         self._timers: Timers[tuple[str, str | Address]] = Timers()
         self._assembly = Assembly()
         self._stale = TokenBucket(self.options.stale, self.options.stale)
@@ -79,7 +80,6 @@ class Gossip:
         self._started = False
         self._told: set[str] = set()  # whom the owner thinks to be connected
         self._fleet_at: float | None = None
-        self._sync_at = 0.0
         swim = self.options.swim
         self.fleet = Fleet(host, self.view, swim, rng, _Links(self), self._on_fleet) if swim else None
 
@@ -97,8 +97,8 @@ class Gossip:
             self._announce(now)
         for addr in list(self._roster.targets):
             self._hello(addr, now)
-        self._sync_at = now + self._jitter(self.options.anti_entropy)
-        self._timers.set(("sync", ""), self._sync_at)
+        self._rounds.rest(now)
+        self._timers.set(("sync", ""), self._rounds.at)
         return self._flush()
 
     def publish(self, record: HostRecord, now: float) -> list[Output]:
@@ -359,6 +359,7 @@ class Gossip:
             case m.Ping(token):
                 answers.append(m.Pong(token))
             case m.Pong(token):
+                self._rounds.pong(peer.host, token)
                 if token == peer.token and peer.pinged:
                     peer.measured(now - peer.pinged)
                     peer.pinged = 0.0
@@ -374,6 +375,7 @@ class Gossip:
                     found_pages = sync.view_answer(self.view, hosts, self._rng)
                     answers += found_pages if self.fleet is not None else sync.pages(self.view, self._rng)
             case m.Digests():
+                self._rounds.differs(peer.host)
                 found = sync.compare(self.view, message)
                 if found.own is not None:
                     self._outrun(peer, found.own, now)
@@ -389,6 +391,8 @@ class Gossip:
                 self._arm_relay()
             case _:
                 if self.fleet is not None:
+                    if isinstance(message, m.Ranges) or (isinstance(message, m.Rows) and message.complete):
+                        self._rounds.differs(peer.host)
                     self.fleet.message(peer.host, message, answers, now)
 
     def _on_part(self, peer: Peer, part: m.Part, answers: list[Message], now: float) -> None:
@@ -470,17 +474,19 @@ class Gossip:
 
     def _sync_soon(self, now: float) -> None:
         """Infection misses somebody now and then: once it has passed, compare without waiting for the next round."""
-        if not self._small and self._sync_at > now + 1.2 * AFTER_NEWS:
-            self._sync_at = now + self._jitter(AFTER_NEWS)
-            self._timers.set(("sync", ""), self._sync_at)
+        if not self._small and self._rounds.news(now):
+            self._timers.set(("sync", ""), self._rounds.at)
 
     def _sync(self, now: float) -> None:
-        self._sync_at = now + self._jitter(self.options.anti_entropy)
-        self._timers.set(("sync", ""), self._sync_at)
-        up = [p for p in self._roster.peers.values() if p.up and p.sessions]
-        if up:
-            words: list[Message] = [self._summary()]
-            self._tell(self._rng.choice(up), [*words, self.fleet.roll()] if self.fleet else words)
+        if self._rounds.due(now):
+            up = [p for p in self._roster.peers.values() if p.up and p.sessions]
+            if up:
+                peer = self._rng.choice(up)
+                words: list[Message] = [self._rounds.begin(peer.host, now), self._summary()]
+                self._tell(peer, [*words, self.fleet.roll()] if self.fleet else words)
+            else:
+                self._rounds.rest(now)
+        self._timers.set(("sync", ""), self._rounds.at)
 
     def _alive(self, peer: Peer, now: float) -> None:
         o, keepalive = self.options, self._keepalive

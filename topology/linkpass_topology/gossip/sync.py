@@ -9,7 +9,7 @@
 Large views, and the membership table (ROLL, ROWS), are compared piece by piece first:
 
     SUMMARY ------------------>    equal: silence. Otherwise:
-    compare  <-----------------    RANGES: sums of up to 64 pieces of the view
+    compare  <-----------------    DIGESTS of what changed last; RANGES: sums of up to 64 pieces of the view
     DIGESTS of pieces that differ  ->  as above
 
 Records travel only when asked for. A lost datagram is repaired by the next round.
@@ -91,11 +91,12 @@ def _view_digest(view: View) -> Callable[[str], int]:
     return lambda host: int.from_bytes(mark.digest, "big") if (mark := view.stamp(host)) else 0
 
 
-def view_answer(view: View, hosts: int, rng: Random) -> list[Digests] | list[Ranges]:
-    """To a differing summary of `hosts` hosts: everything if that is little, or the other side has little."""
+def view_answer(view: View, hosts: int, rng: Random) -> list[Digests | Ranges]:
+    """To a differing summary of `hosts` hosts: everything if that is little, or the other side has little. Otherwise
+    sums of pieces, and what changed last: most likely it is that, and saves a network that loses two of its ways."""
     if len(view) <= FEW or hosts < len(view) // 4:
-        return pages(view, rng)
-    return _pieces(view.names(), _view_digest(view), 0)
+        return [*pages(view, rng)]
+    return [*offers(_entries(view, view.recent())), *_pieces(view.names(), _view_digest(view), 0)]
 
 
 def view_pieces(view: View, theirs: Ranges) -> list[Digests]:
