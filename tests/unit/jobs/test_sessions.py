@@ -93,6 +93,7 @@ child = os.fork()
 if child:
     print(child, flush=True)
     os._exit(0)
+os.close(1)  # or asyncio waits for the child's end of the pipe too, and its transport outlives the loop
 time.sleep(60)
 """
     async with serving(tmp_path) as (_, owner, _):
