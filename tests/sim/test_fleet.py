@@ -63,6 +63,19 @@ CAUGHT = {
     ),
 }
 
+# Membership takes its time: these faults need a longer run.
+CUT_OFF = Fault(BOOT + 6.0, Kind.ISLAND, "b", lasts=24.0)
+LONG = Shape(hosts=6, rails=3, storm=30.0, quiet=10.0)
+
+
+def test_host_without_management_network_is_not_called_dead_while_a_rail_joins_it() -> None:
+    assert run(3, LONG, [CUT_OFF]).broken is None
+
+
+def test_agents_that_look_for_each_other_on_one_road_are_caught() -> None:
+    broken = run(3, LONG, [CUT_OFF], variant=VARIANTS["one-road"]).broken
+    assert broken is not None and broken.what == "road", str(broken)
+
 
 @pytest.mark.parametrize("variant", sorted(CAUGHT))
 def test_broken_agents_are_caught(variant: str) -> None:

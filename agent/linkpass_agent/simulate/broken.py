@@ -12,6 +12,7 @@ from linkpass_agent.reactor import Reactor
 from linkpass_topology.gossip.core import Gossip
 from linkpass_topology.gossip.messages import Part
 from linkpass_topology.gossip.peers import Peer
+from linkpass_topology.gossip.roads import Roads
 
 Variant = Callable[[], AbstractContextManager[object]]
 
@@ -82,6 +83,11 @@ def _last_path_goes() -> AbstractContextManager[None]:
     return _instead(Reactor, "_act", act)
 
 
+def _one_road() -> AbstractContextManager[None]:
+    """Agents look for each other on the management network alone."""
+    return _instead(Roads, "rails", lambda self, host, row=None: [])
+
+
 @contextmanager
 def _no_repair() -> Iterator[None]:
     """Records are told once: no repetition and no anti-entropy."""
@@ -97,4 +103,5 @@ VARIANTS: dict[str, Variant] = {
     "no-proof-needed": _no_proof_needed,
     "last-path-goes": _last_path_goes,
     "no-repair": _no_repair,
+    "one-road": _one_road,
 }

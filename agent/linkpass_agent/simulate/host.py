@@ -112,7 +112,7 @@ class SimHost:
         )  # carrier changes, and how many the agent has seen
         self.seen: dict[str, int] = dict.fromkeys(self.rail_of, 0)
         self.boots = 0
-        self.stirred_at = self.thawed_at = 0.0
+        self.stirred_at = self.thawed_at = self.started_at = 0.0
 
     # -- power and life ----------------------------------------------------------------------------------------
 
@@ -135,6 +135,7 @@ class SimHost:
         """Start the agent."""
         self.running, self.frozen = True, False
         self.life += 1
+        self.started_at = self.fleet.queue.now
         self.fleet.watch.forget(self)
         self.incarnation = max(self.incarnation + 1, int(self.clock.wall()))
         self._armed: dict[str, float] = {}

@@ -12,6 +12,8 @@ What it holds the agents to, after every step in which an agent or its kernel mo
     ping-pong    while better ones than held paths exist, a path comes back into a route at most 7 times in 10 s: of
                  the three that may hold it (the ports at both ends, the probes), one 3 times and two twice
     silent       no peer that runs, and has been reachable by the management network for 5 s, is called silent or dead
+    road         no agent calls a host dead that runs, and that a whole rail has joined to it for 10 s, whatever
+                 becomes of the management network
 
 and at the end, after a quiet time:
 
@@ -42,6 +44,7 @@ ROUTE_TABLE, ROUTE_METRIC = 254, 50
 SEEN_BY = 1.2  # s after which an agent has surely seen what its port's carrier does: a sweep and some
 PROBED_BY = 1.5  # s in which probes sent before a path was mended have surely been settled
 USED_BY = 2.5  # s until a path that is believed good is in the routes: two sweeps and some
+ROAD = 10.0  # s that a rail must have joined two running agents until neither may call the other dead
 QUIET_MGMT = 5.0  # s without loss or partition before silence of a peer is held against the agents
 HOLD = 1.0  # s, the first hold-down; doubles up to
 HOLD_MOST = 300.0
@@ -132,6 +135,7 @@ class Watch:
             self.note(host.name, f"member   {output.host}: {output.before} -> {output.status}")
             if output.status == "dead":
                 self._silent(host, output.host)
+                self._heard_by_rail(host, output.host)
         if isinstance(output, PeerSilent):
             self.note(host.name, f"silent   {output.host}")
             self.counts.silences += 1
@@ -317,6 +321,20 @@ class Watch:
         calm = not network.islands and network.mgmt_loss == 0.0 and now - self._mgmt_bad_at > QUIET_MGMT
         if other.running and not other.frozen and calm:
             self._broken("silent", f"{host.name} calls {peer} silent or dead, which runs and can be reached")
+
+    def _heard_by_rail(self, host: "SimHost", peer: str) -> None:
+        """The host calls the peer dead: is there no rail over which they have heard each other for long?"""
+        other, network, now = self.fleet.hosts[peer], self.fleet.network, self.fleet.queue.now
+        if (
+            not other.running
+            or other.frozen
+            or min(now - max(h.started_at, h.thawed_at) for h in (host, other)) < ROAD
+        ):
+            return
+        for rail in host.rails:
+            whole = now - network.clean_since(host.name, peer, rail, now)
+            if whole > ROAD:
+                self._broken("road", f"{host.name} calls {peer} dead, but {rail} has joined them for {whole:.3f} s")
 
 
 def _kind(*states: PortState) -> int:
