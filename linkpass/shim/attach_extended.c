@@ -18,6 +18,22 @@
         return NULL;                                                                                         \
     }
 
+/* What attach_wr.c writes down.  Requests of any other kind, also of those that newer headers bring, pass it
+ * unseen: queue pairs that ask for them must be left to the provider from the start. */
+static const uint64_t lp_followed_ops =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+    IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
+    IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_TSO;
+
+static enum lp_unprotected lp_reason_against(const struct ibv_qp_init_attr_ex *attr) {
+    if (attr->qp_type != IBV_QPT_RC)
+        return LP_NOT_RC;
+    if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && (attr->send_ops_flags & ~lp_followed_ops))
+        return LP_OTHER_OPERATIONS;
+    return LP_PROTECTABLE;
+}
+
 static struct ibv_qp *lp_create_qp_ex(struct ibv_context *real, struct ibv_qp_init_attr_ex *attr) {
     LP_CONTEXT_OR_FAIL(real)
     const bool outermost = lp_enter();
@@ -25,8 +41,7 @@ static struct ibv_qp *lp_create_qp_ex(struct ibv_context *real, struct ibv_qp_in
     lp_leave();
     if (!qp || !outermost)
         return qp;
-    return lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0,
-                      attr->qp_type == IBV_QPT_RC ? LP_PROTECTABLE : LP_NOT_RC);
+    return lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0, lp_reason_against(attr));
 }
 
 static struct ibv_qp *lp_open_qp(struct ibv_context *real, struct ibv_qp_open_attr *attr) {

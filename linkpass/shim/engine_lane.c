@@ -47,7 +47,7 @@ static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue 
     if (!lp_engine.covers)
         return LP_WHY_NO_AGENT;
     if (atomic_load(&qp->unprotected))
-        return LP_WHY_KIND;
+        return qp->unprotected == LP_OTHER_OPERATIONS ? LP_WHY_OPERATIONS : LP_WHY_KIND;
     if (qp->real->srq)
         return LP_WHY_SRQ;
     if (!send || !recv || !pd || !pd->extra)

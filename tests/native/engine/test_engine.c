@@ -563,6 +563,28 @@ static void memory_window_lets_go_of_its_domains_connections(void) {
     done(pair);
 }
 
+/* The shim doesn't see such requests: were the queue pair recorded, they would be dropped without a word. */
+static void operations_that_cant_be_followed_pass_through_from_the_start(void) {
+    const struct pair_options options = {.extended = true, .atomic_write = true};
+    const uint64_t value = 0x1122334455667788;
+    uint64_t landed = 0;
+
+    behave(&manners);
+    struct pair *pair = pair_new(&options);
+    struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(pair->a.qp);
+    fake_auto(true);
+    ibv_wr_start(ex);
+    ex->wr_id = 31;
+    ex->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_atomic_write(ex, pair->b.mr->rkey, (uintptr_t)pair->b.memory, &value);
+    CHECK_EQ(ibv_wr_complete(ex), 0);
+    wait_wc(pair->a.send_cq, 31, IBV_WC_SUCCESS);
+    memcpy(&landed, pair->b.memory, sizeof(landed));
+    CHECK(landed == value);
+    CHECK(!agent_all_ready());
+    done(pair);
+}
+
 static void child_of_a_fork_leaves_the_parent_alone(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -621,6 +643,7 @@ static const struct test tests[] = {
     TEST(destroyed_in_the_middle_of_a_move),
     TEST(shared_receive_queue_passes_through),
     TEST(memory_window_lets_go_of_its_domains_connections),
+    TEST(operations_that_cant_be_followed_pass_through_from_the_start),
     TEST(child_of_a_fork_leaves_the_parent_alone),
     TEST(agent_that_dies_and_returns_covers_again),
 };

@@ -48,6 +48,8 @@ void end_open(struct end *end, int nic, const struct pair_options *options) {
         init.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ |
                               IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND_WITH_IMM |
                               IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        if (options->atomic_write)
+            init.send_ops_flags |= IBV_QP_EX_WITH_ATOMIC_WRITE;
     }
     end->qp = need(ibv_create_qp_ex(end->context, &init), "queue pair");
 }

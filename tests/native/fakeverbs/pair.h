@@ -55,6 +55,7 @@ struct pair_options {
     uint8_t rnr_timer; /* 12: 0.64 ms */
     uint8_t rd_atomic; /* 4 */
     bool srq, sig_all, extended;
+    bool atomic_write;                       /* with extended: ibv_wr_atomic_write may be used */
     bool passive_b;                          /* B stays in RTR */
     bool passive;                            /* this end stays in RTR */
     bool no_timeout, no_retry, no_rnr_retry; /* 0 for what is given as 0 above */

