@@ -22,10 +22,11 @@
 /* Why a queue pair can't be protected; 0: it can. */
 enum lp_unprotected {
     LP_PROTECTABLE = 0,
-    LP_NOT_RC = 1,      /* UD, UC, XRC, raw packets, driver types */
-    LP_MEMORY_WINDOW,   /* binds memory windows */
+    LP_NOT_RC = 1,       /* UD, UC, XRC, raw packets, driver types */
+    LP_MEMORY_WINDOW,    /* binds memory windows */
     LP_OPENED_BY_NUMBER, /* ibv_open_qp: shared with another process */
-    LP_OTHER_OPERATIONS  /* may build requests that this library doesn't see: ibv_wr_atomic_write, ibv_wr_flush */
+    LP_OTHER_OPERATIONS /* may build requests that this library doesn't see: ibv_wr_atomic_write, ibv_wr_flush
+                         */
 };
 
 enum lp_memory {
