@@ -26,6 +26,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from linkpass import settings
 from linkpass.setting_types import LIST, Device, Name, PciAddress, Table, some, wrong
+from linkpass.subnet import inside
 
 COMPARED = ("pci", "rail", "link_layer", "rate", "width", "speed", "mtu", "firmware")
 UNITS = {"rate": " Mbit/s", "speed": " Mbit/s", "width": " lanes", "mtu": " bytes"}
@@ -161,12 +162,6 @@ def _of_port(want: ExpectedPort, has: PresentPort) -> list[Difference]:
         kind = "differs" if has.addresses else "unseen"
         found.append(Difference(has.name, "subnet", kind, want.subnet, ", ".join(has.addresses)))
     return found
-
-
-def inside(subnet: str, address: str) -> bool:
-    """Whether an address, with or without a prefix length, lies in a subnet."""
-    ip, network = ipaddress.ip_interface(address).ip, ipaddress.ip_network(subnet)
-    return ip.version == network.version and ip in network
 
 
 def capture(host: str, present: Iterable[PresentPort]) -> str:

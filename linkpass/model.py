@@ -40,6 +40,7 @@ class Signal(StrEnum):
     SPEED = "speed"  # int: the net device's, Mbit/s
     LINK_DETAIL = "link-detail"  # str: why the link is down, as the driver says (ethtool's extended link state)
     RULES = "rules"  # str: what the rules say of the port: ok, suspect, down
+    GATE = "gate"  # str: the re-admission gate that is shut, and why; "" when all are open
     RDMA_FATAL = "rdma-fatal"  # bool: IBV_EVENT_DEVICE_FATAL was seen since the device came
     GIDS = "gids"  # tuple[str, ...]: "INDEX TYPE GID" of every GID table entry in use, by index
 

@@ -39,6 +39,11 @@ class Expecting:
         found = {key: getattr(want, key) for key in LIKE_BEST} if want else {}
         return {key: value for key, value in found.items() if value is not None}
 
+    def subnet(self, port: str) -> str:
+        """The rail's, if the manifest says."""
+        want = self.of(port)
+        return (want.subnet if want else None) or ""
+
     def missing(self) -> list[str]:
         """Ports of the manifest that aren't configured, a line each."""
         if self._manifest is None:

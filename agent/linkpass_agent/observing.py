@@ -105,7 +105,9 @@ class Observing:
         door: Door = SYSTEM,
         past: Mapping[str, CountersPast] | None = None,
         expected: Callable[[str], Mapping[str, int]] = lambda port: {},
+        gate: Callable[[str, PortRules, float], str] = lambda port, rules, now: "",
     ) -> None:
+        self._gate = gate  # why a port that was out isn't let back yet
         self._expected = expected  # what the manifest says of a port's rate, width, speed, MTU
         self._past = dict(past or {})
         self.names = names
@@ -182,6 +184,7 @@ class Observing:
         for finding in judged.closed:
             self._tell(finding, f"{finding.rule} is over", "was")
         seen.append(Observation(now, "rules", port, Signal.RULES, judged.state, judged.text))
+        seen.append(Observation(now, "gates", port, Signal.GATE, self._gate(port, watched.rules, now)))
         return seen
 
     def accept(self, port: str) -> None:
@@ -323,6 +326,7 @@ def of(
     clock: Clock,
     past: Mapping[str, CountersPast],
     expected: Callable[[str], Mapping[str, int]],
+    gate: Callable[[str, PortRules, float], str],
 ) -> Observing:
     """The daemon's own."""
 
@@ -333,7 +337,7 @@ def of(
     return Observing(
         names, [p.name for p in settings.ports], changed(settings.rules), lambda port: reactor.ports[port].facts,
         lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters, past=past,
-        expected=expected,
+        expected=expected, gate=gate,
     )  # fmt: skip
 
 

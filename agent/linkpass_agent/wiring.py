@@ -60,6 +60,7 @@ from .decide.limits import Limits
 from .events import EventLog
 from .expecting import Expecting
 from .facade import AgentFacade, Contact
+from .gating import Gating
 from .jobs import locality
 from .jobs.views import JobsFacade
 from .jobs.wired import Jobs
@@ -230,7 +231,7 @@ class Agent:
             log.warning(line)
         self.observing = observing.of(
             settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters,
-            self.expecting.best,
+            self.expecting.best, Gating(self.reactor, self.expecting.subnet).shut,
         )  # fmt: skip
         graces = Graces(settings.alarms.boot_grace, settings.alarms.undrain_grace)
         self.alarming = alarming.Alarming(
@@ -260,6 +261,8 @@ class Agent:
         if self.jobs:
             self.jobs.learned(record)
         self.switches.changed(record.host, changed_ports(before, record))
+        if any(port.state is PortState.HELD for port in record.ports):
+            self._look_soon()  # the gates say what a port that came back must wait for
         self._listen()
 
     def _listen(self) -> None:

@@ -248,3 +248,25 @@ def test_status_tells_by_its_exit_code(agents: Agents) -> None:
         agents.lab.run("b", ["ip", "link", "set", "b-rail1", "up"])
     agents.stop("a")
     assert agents.ctl("a", "status").returncode == 3
+
+
+def test_port_that_returns_with_a_smaller_mtu_is_held_by_that_gate_until_it_is_mended(
+    lab: NamespaceLab, agents: Agents
+) -> None:
+    port, fault = lab.port("a", "rail0"), parse({"kind": "carrier", "host": "a", "rail": "rail0"})
+    lab.inject(fault)
+    assert eventually(lambda: state(agents, port) == "down")
+    lab.run("a", ["ip", "link", "set", port, "mtu", "1400"])
+    lab.repair(fault)
+    shut = "gate: mtu is 1400 bytes, expected 1500 bytes"
+    try:
+        assert eventually(lambda: shut in cause(agents, port)), cause(agents, port)
+        time.sleep(1.0)  # the hold-down is long over
+        assert state(agents, port) == "held"
+    finally:
+        lab.run("a", ["ip", "link", "set", port, "mtu", "1500"])
+    assert eventually(lambda: state(agents, port) == "up"), cause(agents, port)
+
+
+def cause(agents: Agents, port: str) -> str:
+    return next(str(p["cause"]) for p in agents.ask("a", "ports") if p["name"] == port)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkpass.errors import ConfigError
-from linkpass.manifest import Manifest, PresentPort, capture, differences, inside, load
+from linkpass.manifest import Manifest, PresentPort, capture, differences, load
+from linkpass.subnet import inside
 
 PORT = PresentPort(
     "eth1", "rail0", "up", "", "0000:17:00.0", "ethernet", 400_000, 4, 400_000, 4200,

@@ -4,6 +4,8 @@ Down is believed at once. Up is believed late: a port that was down is HELD unti
 could not be observed keep their last value; an UP port whose carrier can't be observed any more goes UNKNOWN, which
 the planner treats as usable, because losing sight of a port isn't a failure of the port.
 
+Gates (`judge/gates.py`) hold a port back after its hold-down; what they say comes as `Signal.GATE`.
+
 What the rules say of the counters (`Signal.RULES`) makes a working port SUSPECT, which is still used, or HELD where a
 rule says "down". So HELD always means: the link works, and not using it is our own choice. That choice has limits
 (`decide/limits.py`): a port that they keep in use is SUSPECT (`keep`).
@@ -46,6 +48,8 @@ class Reading:
 
 
 WORKS = (S.UP, S.SUSPECT)
+SERVED = "hold-down served"
+UNSEEN = "not looked at since the port came back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +174,17 @@ class Port:
         if self.owes:  # it was out before the agent's restart, and still is: no new fall
             return replace(self._move(to, now, cause), owes=0.0)
         first_look = self.state == S.UNKNOWN and self.since == 0.0
-        moved = replace(self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None)
+        facts = {**self.facts, Signal.GATE: UNSEEN} if Signal.GATE in self.facts else self.facts
+        moved = replace(self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None, facts=facts)
         return moved if first_look else replace(moved, flaps=self.flaps + 1, last_flap=now)
 
     def tick(self, now: float) -> "Port":
         """Let time pass: a hold-down may end."""
         if self.state != S.HELD or self.held_until is None or now < self.held_until:
             return self
+        if gate := self.facts.get(Signal.GATE):
+            cause = f"{SERVED}; gate: {gate}"
+            return self if self.cause == cause else replace(self, cause=cause)
         served = now - self.since
         doubt = self.reading().doubt
         text = f"behaved for {served:.1f} s of hold-down"
@@ -203,7 +211,8 @@ class Port:
     @property
     def wakes_at(self) -> float | None:
         """When `tick` will matter."""
-        return self.held_until
+        waits = self.state == S.HELD and self.cause.startswith(SERVED) and self.facts.get(Signal.GATE)
+        return None if waits else self.held_until  # a gate's opening is an observation
 
     @property
     def verdict(self) -> Verdict:

@@ -199,6 +199,10 @@ class PortRules:
         self._before, self._recalled_at = past, now
         self._best = dict(past.best)
 
+    def wanted(self) -> dict[str, int]:
+        """What a port that comes back should have: what is expected, else the best that was seen."""
+        return {**self._best, **self._expected}
+
     def forget_best(self) -> None:
         """What the port has now is right from now on: another device came, or an operator gave the port back."""
         self._best.clear()
