@@ -2,7 +2,7 @@
 
     python bench/run.py [--trials 30] [--only NAME ...] [--out build/bench]
 
-Each part prints its tables and writes them, with every single trial, into the output folder. In all about 25 minutes;
+Each part prints its tables and writes them, with every single trial, into the output folder. In all about 26 minutes;
 `--trials 5` gives a first impression in five. Needs root, and FRR for the comparison (scripts/setup bench).
 """
 
@@ -30,6 +30,7 @@ def parts(trials: int, out: Path) -> dict[str, list[str]]:
         "agent": ["agent.py", "--json", f"{out}/agent.json"],
         "gossip": ["gossip.py"],
         "sweep": ["sweep.py"],
+        "shim": ["shim.py", "--json", f"{out}/shim.json", "--markdown", f"{out}/shim.md"],
     }
 
 
@@ -37,7 +38,7 @@ def main() -> int:
     """Run the parts; the exit code is that of the first one that failed."""
     parser = argparse.ArgumentParser(description="run all benchmarks")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep, shim")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@
 enum lp_why {
     LP_WHY_NOT = 0, /* it is */
     LP_WHY_NO_AGENT,
-    LP_WHY_KIND, /* enum lp_unprotected */
+    LP_WHY_KIND,       /* enum lp_unprotected */
     LP_WHY_OPERATIONS, /* LP_OTHER_OPERATIONS */
     LP_WHY_SRQ,
     LP_WHY_TIMESTAMPS,

@@ -173,16 +173,19 @@ def test_bad_wish_for_the_real_library_is_ignored(build: Path, wish: str) -> Non
     assert str(system_library().resolve()) in done.stdout.splitlines()
 
 
-def test_bench_measures_with_and_without_the_shim(build: Path) -> None:
+def test_bench_measures_bare_passing_and_protected(build: Path, tmp_path: Path) -> None:
     bench = build / "attach" / "attach_bench"
-    null = str(build / "attach" / "libnullverbs.so.1")
-    bare = json.loads(run([bench, "64"]).stdout)
-    attached = run([bench, "64"], ways(build)["preload"] | {"LINKPASS_REAL_IBVERBS": null, "LINKPASS_DEBUG": "1"})
-    shimmed = json.loads(attached.stdout)
-    assert bare["post_poll_ns"] > 0 and shimmed["post_poll_ns"] > 0
-    counts = COUNTS.search(attached.stderr)
-    assert counts is not None and counts.group(2) == str(2001 * 1000)
-    print(
-        f"added: {shimmed['post_poll_ns'] - bare['post_poll_ns']:.1f} ns per post + poll pair, "
-        f"{shimmed['empty_poll_ns'] - bare['empty_poll_ns']:.1f} ns per empty poll"
-    )
+    shimmed = ways(build)["preload"] | {
+        "LINKPASS_REAL_IBVERBS": str(build / "attach" / "libnullverbs.so.1"),
+        "LINKPASS_DEBUG": "1",
+    }
+    protected = run([bench, "20"], shimmed | {"LINKPASS_SOCKET": str(tmp_path / "jobs.sock")})
+    passing = run([bench, "20"], shimmed)
+    bare = run([bench, "20"])
+    sizes = [json.loads(done.stdout)["allocated_per_qp"] for done in (bare, passing, protected)]
+    assert sizes == sorted(set(sizes))  # each remembers more than the one before
+    assert "queue pairs recorded: 1095\n" in protected.stderr and "unprotected" not in protected.stderr
+    assert "queue pairs recorded" not in passing.stderr
+    counts = COUNTS.search(passing.stderr)
+    assert counts is not None and int(counts.group(2)) == int(counts.group(4)) > 0
+    assert bare.stderr == ""
