@@ -12,6 +12,7 @@ from linkpass_agent.reactor import Reactor
 from linkpass_topology.gossip.core import Gossip
 from linkpass_topology.gossip.messages import Part
 from linkpass_topology.gossip.peers import Peer
+from linkpass_topology.gossip.records import Records
 from linkpass_topology.gossip.roads import Roads
 
 Variant = Callable[[], AbstractContextManager[object]]
@@ -55,14 +56,14 @@ def _hold_down_flat() -> AbstractContextManager[None]:
 
 def _anybody_overwrites() -> AbstractContextManager[None]:
     """The record that came last wins, whoever told it and however old it is."""
-    original = Gossip._on_part
+    original = Records.on_part
 
-    def on_part(self: Gossip, peer: Peer, part: Part, *more: Any) -> None:
+    def on_part(self: Records, peer: Peer, part: Part, *more: Any) -> None:
         if part.host != self.host and part.stamp != self.view.stamp(part.host):
             self.view.forget(part.host)
         original(self, peer, part, *more)
 
-    return _instead(Gossip, "_on_part", on_part)
+    return _instead(Records, "on_part", on_part)
 
 
 def _no_proof_needed() -> AbstractContextManager[None]:

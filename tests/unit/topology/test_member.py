@@ -103,7 +103,7 @@ def test_unfinished_records_of_a_member_are_bounded() -> None:
     member = Member(core)
     for i in range(500):
         member.tell(m.Part(f"x{i}", Stamp(1, 1, bytes(8)), False, 0, 39, bytes(m.CHUNK)))
-    assert core._assembly.bytes <= 24 * m.CHUNK
+    assert core._records.unfinished <= 24 * m.CHUNK
     assert core.view.names() == ["a", "b"]
 
 

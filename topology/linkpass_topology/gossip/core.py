@@ -10,37 +10,34 @@ from random import Random
 
 from linkpass.errors import WireError
 from linkpass.model import HostRecord
-from linkpass.wire import HOST, Stamp, encode, fit, stamp_of
+from linkpass.wire import HOST
 from linkpass_topology.gossip import messages as m
 from linkpass_topology.gossip import seal, sync
-from linkpass_topology.gossip.assembly import Assembly, rebuild
 from linkpass_topology.gossip.fleet import Fleet
 from linkpass_topology.gossip.handshake import Handshakes
 from linkpass_topology.gossip.keyring import Keyring
-from linkpass_topology.gossip.limits import Backoff, Timers, TokenBucket
+from linkpass_topology.gossip.limits import Timers, TokenBucket
 from linkpass_topology.gossip.membership import Member
-from linkpass_topology.gossip.messages import MAX_DATAGRAM, NO_STAMP, Message
+from linkpass_topology.gossip.messages import MAX_DATAGRAM, Message
 from linkpass_topology.gossip.options import Options
 from linkpass_topology.gossip.outputs import (
-    Acked,
     Address,
     Drop,
     Dropped,
     Learned,
     MemberTurned,
     Output,
-    Outrun,
     PeerSilent,
     PeerUp,
     Send,
 )
-from linkpass_topology.gossip.peers import MAX_RETRY, Own, Peer, PeerInfo, Target
+from linkpass_topology.gossip.peers import Peer, PeerInfo, Target
+from linkpass_topology.gossip.records import Records
 from linkpass_topology.gossip.relay import Relay
 from linkpass_topology.gossip.roster import Roster
 from linkpass_topology.gossip.rounds import Rounds
-from linkpass_topology.view import Outcome, View
+from linkpass_topology.view import Change, View
 
-PULL_WAIT = 0.2  # s for records that were asked for
 QUESTIONS = 4  # in `keepalive` seconds, to all peers together, where there is membership
 REACH = 3  # times that a member is asked for a session
 UNSPECIFIED = ("0.0.0.0", "::")
@@ -68,18 +65,16 @@ class Gossip:
         self._rng = rng
         self._links = Handshakes(host, keyring, entropy)
         self._roster = Roster(seeds, self.options.max_peers, self.options.strangers)
-        self._own = Own(host)
         self._rounds = Rounds(self.options.anti_entropy, rng)
         self._timers: Timers[tuple[str, str | Address]] = Timers()
-        self._assembly = Assembly()
         self._stale = TokenBucket(self.options.stale, self.options.stale)
-        self._outruns = Backoff(1.0, 60.0)
         self._out: list[Output] = []
         self.relay = Relay(int.from_bytes(entropy(8)) | 1, self._tell_host, self._rtt)
         self._here: Address | None = None
         self._started = False
         self._told: set[str] = set()  # whom the owner thinks to be connected
         self._fleet_at: float | None = None
+        self._records = Records(host, self.view, self._timers, _Desk(self))
         swim = self.options.swim
         self.fleet = Fleet(host, self.view, swim, rng, _Links(self), self._on_fleet) if swim else None
 
@@ -106,19 +101,16 @@ class Gossip:
 
         ValueError unless it is ours and newer than the last; WireError if it breaks a bound of the wire format.
         """
-        record = fit(record)
-        encoded = encode(record)
-        change = self.view.publish(record, stamp_of(record, encoded))
+        change = self._records.publish(record)
         if change is not None:
-            self._own.set(record, encoded)
             hosts: Iterable[str] = self._roster.peers if self.fleet is None else self.fleet.targets(change.ports)
             for host in list(hosts):
                 peer = self._roster.peers.get(host)
                 if peer is not None:
                     peer.tries = 0
-                    self._push(peer, now)
+                    self._records.push(peer, now)
             if self.fleet is not None:
-                self.fleet.learned(change.previous, record, "", now)
+                self.fleet.learned(change.previous, change.record, "", now)
                 self._announce(now)
         return self._flush()
 
@@ -172,10 +164,9 @@ class Gossip:
                 self._arm_relay()
             elif (peer := self._roster.peers.get(key)) is not None:
                 if kind == "push":
-                    self._push(peer, now)
+                    self._records.push(peer, now)
                 elif kind == "pull":
-                    peer.pull.late()
-                    self._pull(peer, now)
+                    self._records.pull_again(peer, now)
                 else:
                     self._alive(peer, now)
         return self._flush()
@@ -315,7 +306,7 @@ class Gossip:
         """Tell a peer all that matters: it may have been restarted, with an empty view."""
         peer.acked, peer.tries = None, 0
         if self.fleet is None or self.fleet.near(peer.host):
-            self._push(peer, now)
+            self._records.push(peer, now)
         words: list[Message] = [self._summary()] if self._small else []
         if self.fleet is not None:
             words = [*self.fleet.greeting(peer.host), *words, *([self.fleet.roll()] if self._small else [])]
@@ -336,7 +327,7 @@ class Gossip:
         for session in peer.sessions:
             self._links.close(session)
         peer.sessions.clear()
-        self._assembly.forget(peer.host)
+        self._records.forget(peer.host)
 
     def _hello(self, addr: Address, now: float) -> None:
         target = self._roster.targets.get(addr)
@@ -364,10 +355,10 @@ class Gossip:
                     peer.measured(now - peer.pinged)
                     peer.pinged = 0.0
             case m.Part():
-                self._on_part(peer, message, answers, now)
+                self._records.on_part(peer, message, answers, now)
             case m.Ack(host, held, need):
                 if host == self.host:
-                    self._on_ack(peer, held, need, now)
+                    self._records.on_ack(peer, held, need, now)
                 elif need and self.fleet is not None:
                     answers += sync.whole(self.view, (host,))
             case m.Summary(hosts, total):
@@ -376,12 +367,7 @@ class Gossip:
                     answers += found_pages if self.fleet is not None else sync.pages(self.view, self._rng)
             case m.Digests():
                 self._rounds.differs(peer.host)
-                found = sync.compare(self.view, message)
-                if found.own is not None:
-                    self._outrun(peer, found.own, now)
-                answers += sync.offers(found.offered)
-                peer.pull.want(found.wanted)
-                self._pull(peer, now)
+                self._records.on_digests(peer, message, answers, now)
             case m.Want(hosts):
                 answers += sync.whole(self.view, hosts)
             case m.Letters():
@@ -395,82 +381,7 @@ class Gossip:
                         self._rounds.differs(peer.host)
                     self.fleet.message(peer.host, message, answers, now)
 
-    def _on_part(self, peer: Peer, part: m.Part, answers: list[Message], now: float) -> None:
-        held = self.view.stamp(part.host) or NO_STAMP
-        if part.host == self.host:
-            self._outrun(peer, part.stamp, now)
-            return
-        owner = part.host == peer.host
-        if held >= part.stamp:
-            if held[:2] == part.stamp[:2] and held != part.stamp:
-                self.view.conflicts += 1
-                self._drop(Drop.CONFLICT, peer.addr)
-            peer.pull.arrived(part.host)
-            if owner:
-                answers.append(m.Ack(part.host, held))
-            return
-        data = self._assembly.feed(peer.host, part)
-        if data is None:
-            return
-        peer.pull.arrived(part.host)
-        record = rebuild(self.view, part, data)
-        if record is None:
-            answers.append(m.Ack(part.host, held, need=True))
-            return
-        merged = self.view.merge(record, part.stamp)
-        if merged.outcome is Outcome.FULL:
-            self._drop(Drop.FULL, peer.addr)
-        elif merged.outcome is Outcome.CONFLICT_WON:
-            self._drop(Drop.CONFLICT, peer.addr)
-        for change in merged.changes:
-            self._out.append(Learned(change.host, change.previous, change.record, change.ports, peer.host))
-            if self.fleet is not None:
-                self.fleet.learned(change.previous, change.record, peer.host, now)
-                self._sync_soon(now)
-        if owner:
-            answers.append(m.Ack(part.host, self.view.stamp(part.host) or NO_STAMP))
-        self._pull(peer, now)
-
-    def _on_ack(self, peer: Peer, held: Stamp, need: bool, now: float) -> None:
-        own = self._own.stamp
-        if own is None or held > own:
-            self._outrun(peer, held, now)
-        elif held == own:
-            if peer.acked != own:
-                peer.acked = own
-                if peer.tries == 1:
-                    peer.measured(now - peer.pushed)
-                self._timers.cancel(("push", peer.host))
-                self._out.append(Acked(peer.host, own.incarnation, own.version))
-        elif need and peer.pushed_delta:
-            peer.acked, peer.tries = None, 0
-            self._push(peer, now)
-        elif self._own.known(held) and (peer.acked is None or peer.acked < held):
-            peer.acked = held
-
-    def _outrun(self, peer: Peer, theirs: Stamp, now: float) -> None:
-        """A stamp of our own record, seen elsewhere. Two hosts of one name would never stop: told rarely."""
-        if theirs > (self._own.stamp or NO_STAMP) and self._outruns.allow(now):
-            self._out.append(Outrun(theirs.incarnation, theirs.version, peer.host))
-
     # Timers
-
-    def _push(self, peer: Peer, now: float) -> None:
-        far = self.fleet is not None and not self.fleet.near(peer.host)
-        if self._own.stamp is None or peer.acked == self._own.stamp or not peer.sessions or far:
-            self._timers.cancel(("push", peer.host))
-            return
-        found = self._own.parts_for(peer.acked)
-        peer.pushed, peer.pushed_delta = now, found[0].delta
-        self._tell(peer, found, self._detours(peer, peer.tries))
-        self._timers.set(("push", peer.host), now + (peer.retry_after() if peer.up else MAX_RETRY))
-        peer.tries += 1
-
-    def _pull(self, peer: Peer, now: float) -> None:
-        want = peer.pull.next(self.view)
-        if want is not None:
-            self._tell(peer, [want])
-            self._timers.set(("pull", peer.host), now + max(PULL_WAIT, 4.0 * (peer.rtt or 0.0)))
 
     def _sync_soon(self, now: float) -> None:
         """Infection misses somebody now and then: once it has passed, compare without waiting for the next round."""
@@ -538,8 +449,8 @@ class Gossip:
         return max(self.options.close_after / 2, self._keepalive)
 
     def _announce(self, now: float) -> None:
-        if self.fleet is not None and self._started and self._own.stamp is not None:
-            self.fleet.table.announce(self._own.stamp.incarnation, self._here, self._links.keyring.ring, now)
+        if self.fleet is not None and self._started and self._records.own is not None:
+            self.fleet.table.announce(self._records.own.incarnation, self._here, self._links.keyring.ring, now)
             self.fleet.act(now)
 
     def _on_fleet(self, output: Output) -> None:
@@ -624,6 +535,35 @@ class Gossip:
                 self._timers.set(("fleet", ""), at)
         out, self._out = self._out, []
         return out
+
+
+class _Desk:
+    """The core, as the exchange of records sees it."""
+
+    def __init__(self, core: Gossip) -> None:
+        self._core = core
+
+    def tell(self, peer: Peer, messages: Iterable[Message], addrs: list[Address] | None = None) -> None:
+        self._core._tell(peer, messages, addrs)
+
+    def detours(self, peer: Peer, tries: int) -> list[Address] | None:
+        return self._core._detours(peer, tries)
+
+    def near(self, host: str) -> bool:
+        return self._core.fleet is None or self._core.fleet.near(host)
+
+    def say(self, output: Output) -> None:
+        self._core._out.append(output)
+
+    def drop(self, reason: Drop, addr: Address) -> None:
+        self._core._drop(reason, addr)
+
+    def learned(self, change: Change, source: str, now: float) -> None:
+        core = self._core
+        core._out.append(Learned(change.host, change.previous, change.record, change.ports, source))
+        if core.fleet is not None:
+            core.fleet.learned(change.previous, change.record, source, now)
+            core._sync_soon(now)
 
 
 class _Links:
