@@ -1,10 +1,10 @@
-"""What the verbs shim adds to a post, a completion and an empty poll over a provider that does nothing, and its memory.
+"""What the verbs shim adds to a post, a completion and an empty poll over a provider that does nothing; its memory.
 
     python bench/shim.py [--runs 10] [--rounds 301] [--json FILE] [--markdown FILE]
 
 The same program runs bare, with the shim passing through (no agent) and with its queue pairs recorded, one after the
-other, so many times over; a figure is the median over the runs of the difference to the bare run beside it. Needs cmake, gcc
-and ninja; about a minute. The machine's load is printed beside the figures: differences grow with it.
+other, so many times over; a figure is the median over the runs of the difference to the bare run beside it. Needs cmake,
+gcc and ninja; about a minute. The machine's load is printed beside the figures: differences grow with it.
 """
 
 import argparse
@@ -93,8 +93,8 @@ def table(runs: list[dict[str, dict[str, Any]]]) -> list[str]:
             for what in ("allocated", "resident")
         }
         lines.append(
-            f"\n{mode.capitalize()}: {more['allocated']:,.0f} bytes allocated a queue pair of 128 sends and 512 receives "
-            f"of one piece, {more['resident']:,.0f} resident."
+            f"\n{mode.capitalize()}: {more['allocated']:,.0f} bytes allocated a queue pair of 128 sends and 512 "
+            f"receives of one piece, {more['resident']:,.0f} resident."
         )
     waits = sum(run["protected"]["thread_waits"] for run in runs)
     lines.append(

@@ -1,7 +1,7 @@
 /*
  * A provider that does nothing, as fast as possible: each request completes at once, each poll gives what was
- * posted. Stands under the bench, so that what is measured is the shim.  A thread must have its completion queue
- * to itself.
+ * posted. Stands under the bench, so that what is measured is the shim.  A thread must have its completion
+ * queue to itself.
  */
 #include <infiniband/verbs.h>
 #include <stdlib.h>
