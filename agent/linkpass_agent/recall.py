@@ -104,8 +104,10 @@ class Recaller:
     async def run(self, gather: Callable[[], Recall]) -> None:
         """Write until cancelled. A disk that refuses is told of once, and tried again."""
         while True:
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), EVERY)
+                async with asyncio.timeout(EVERY):
+                    await self._changed.wait()
             self._changed.clear()
             data = self._file.encode(gather())
             await asyncio.to_thread(self._write, data)

@@ -398,7 +398,8 @@ class Agent:
             self._talk_to_others()
             self.reactor.proven(self.echo.look(self.reactor.vetoed()))
             try:
-                await asyncio.wait_for(self._look.wait(), self.settings.see.sweep)
+                async with asyncio.timeout(self.settings.see.sweep):  # wait_for may lose a cancellation
+                    await self._look.wait()
             except TimeoutError:
                 continue
 

@@ -55,9 +55,9 @@ class CarrierFiles:
     def reopen(self) -> None:
         """Open what isn't open: a device that came, or another one that took a port's name."""
         for port in self._ports:
-            folder, files = self._root / self._device(port), self._files.get(port)
+            folder, files = f"{self._root}/{self._device(port)}", self._files.get(port)
             try:
-                if files and (folder / "carrier").stat().st_ino != os.fstat(files.carrier).st_ino:
+                if files and _inode(f"{folder}/carrier") != os.fstat(files.carrier).st_ino:
                     self._files.pop(port).close()
                 if port not in self._files:
                     self._files[port] = _open(folder)
@@ -93,10 +93,14 @@ class CarrierFiles:
         self._files.clear()
 
 
-def _open(folder: Path) -> Files:
-    changes = os.open(folder / "carrier_changes", os.O_RDONLY | os.O_CLOEXEC)
+def _inode(file: str) -> int:
+    return os.stat(file).st_ino  # noqa: PTH116 - a Path costs more than the call, once a second for each port
+
+
+def _open(folder: str) -> Files:
+    changes = os.open(f"{folder}/carrier_changes", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return Files(changes, os.open(folder / "carrier", os.O_RDONLY | os.O_CLOEXEC))
+        return Files(changes, os.open(f"{folder}/carrier", os.O_RDONLY | os.O_CLOEXEC))
     except OSError:
         os.close(changes)
         raise

@@ -183,3 +183,14 @@ def test_disk_that_refuses_is_told_of_once(tmp_path: Path, caplog: pytest.LogCap
     keeper.close(SAVED)
     keeper.close(SAVED)
     assert len(caplog.records) == 1 and "can't be written" in caplog.text
+
+
+async def test_writer_ends_when_it_is_cancelled_together_with_a_change(tmp_path: Path) -> None:
+    keeper = Recaller(tmp_path)
+    task = asyncio.create_task(keeper.run(lambda: SAVED))
+    await asyncio.sleep(0)
+    keeper.changed()
+    await asyncio.sleep(0)
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=2)
+    assert done and task.cancelled()
