@@ -3,8 +3,8 @@
     python bench/shim.py [--runs 10] [--rounds 301] [--json FILE] [--markdown FILE]
 
 The same program runs bare, with the shim passing through (no agent) and with its queue pairs recorded, one after the
-other, so many times over; a figure is the median over the runs of the difference to the bare run beside it. Needs cmake,
-gcc and ninja; about a minute. The machine's load is printed beside the figures: differences grow with it.
+other, so many times over; a figure is the median over the runs of the difference to the bare run beside it. Needs
+cmake, gcc and ninja; about a minute. The machine's load is printed beside the figures: differences grow with it.
 """
 
 import argparse

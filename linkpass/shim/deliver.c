@@ -181,17 +181,6 @@ static uint32_t took_send(struct lp_half *half, uint32_t token, const struct ibv
         plain_send(lane, token, raw, direct);
         return 0;
     }
-    struct ibv_wc wc;
-    uint64_t wr_id;
-
-    /* The usual case: the oldest request that tells, nothing owed before it. */
-    if (!raw->status && lp_conn_send_cqe_fast(&lane->conn, half->epoch, token, &wr_id)) {
-        wc = *raw;
-        wc.wr_id = wr_id;
-        wc.qp_num = lane->own.qp_num;
-        give(lane->send_queue, &wc, direct);
-        return 0;
-    }
     uint32_t actions = lp_conn_send_cqe(&lane->conn, half->epoch, token, raw->status);
     owed(lane, direct, raw);
     return actions;
@@ -247,6 +236,24 @@ static uint32_t took_own(struct lp_half *half, enum lp_kind kind, uint32_t token
     return kind == LP_KIND_MARKER ? lp_conn_marker_done(&lane->conn, half->epoch, token) : 0;
 }
 
+/* The usual case, renamed where it lies: the oldest request that tells, nothing owed before it and nobody who
+ * waits for it.  poll_lock held. */
+static bool take_quickly(struct lp_queue *queue, struct lp_half *half, struct ibv_wc *wc) {
+    struct lp_lane *lane = half->lane;
+
+    if (wc->status || wc->wr_id >> 32 != LP_KIND_SEND)
+        return false;
+    pthread_mutex_lock(&lane->lock);
+    const bool usual = !lane->dead && lane->connected && !lane->plain && lane->send_queue == queue &&
+                       !lane->fencing && !lane->replaying && !lane->resuming && !lane->marking &&
+                       !waiting(queue) &&
+                       lp_conn_send_cqe_fast(&lane->conn, half->epoch, (uint32_t)wc->wr_id, &wc->wr_id);
+    if (usual)
+        wc->qp_num = lane->own.qp_num;
+    pthread_mutex_unlock(&lane->lock);
+    return usual;
+}
+
 /* A completion of a real queue.  poll_lock held. */
 static void take(struct lp_half *half, const struct ibv_wc *raw, struct lp_direct *direct) {
     const enum lp_kind kind = (enum lp_kind)(raw->wr_id >> 32);
@@ -284,8 +291,14 @@ static int take_all(struct lp_queue *queue, struct lp_map *halves, int count, st
     int kept = 0;
 
     for (int i = 0; i < count; i++) {
+        struct lp_half *half = lp_map_get(halves, (uintptr_t)wc[i].qp_num + 1);
+        if (direct && half && half != &lp_gone && take_quickly(queue, half, &wc[i])) {
+            if (kept != i)
+                wc[kept] = wc[i];
+            kept++;
+            continue;
+        }
         const struct ibv_wc raw = wc[i];
-        struct lp_half *half = lp_map_get(halves, (uintptr_t)raw.qp_num + 1);
         struct lp_direct way = {.queue = queue, .out = &wc[kept]};
         if (half == &lp_gone)
             continue;
