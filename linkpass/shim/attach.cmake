@@ -9,10 +9,13 @@ target_sources(
           ${CMAKE_CURRENT_LIST_DIR}/forward/trampoline.c)
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/forward/trampoline.c PROPERTIES OBJECT_DEPENDS
                             ${CMAKE_CURRENT_LIST_DIR}/forward/symbols.def)
+# Assembly that LTO can't see.
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/forward/trampoline.c
+                            PROPERTIES COMPILE_OPTIONS "$<$<BOOL:${LINKPASS_LTO}>:-fno-lto>")
 set_target_properties(
   linkpass_shim
   PROPERTIES NO_SONAME ON
-             INTERPROCEDURAL_OPTIMIZATION OFF # trampoline.c is assembly that LTO can't see
+             INTERPROCEDURAL_OPTIMIZATION ${LINKPASS_LTO}
              LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/libibverbs.map)
 # The soname makes the loader take a preloaded shim for libibverbs.so.1, whoever asks and whatever run path they have.
 # nodelete: contexts point into this library until the process ends.
