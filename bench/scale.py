@@ -3,7 +3,7 @@
     python bench/scale.py [--hosts 64 512 2048] [--loss 0 0.01 0.05 0.2] [--from FILE ...] [--out docs/scale]
 
 Writes OUT/scale.jsonl, OUT/*.png and the table in OUT.md. `--from` draws runs that were measured before. With 2,048
-hosts one run takes minutes of CPU, with 8,192 a quarter of an hour or more and 7 GB.
+hosts one run takes minutes of CPU; 8,192 have not been run to the end (7 GB and 6 minutes of CPU were not enough).
 """
 
 import argparse
