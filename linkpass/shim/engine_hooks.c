@@ -75,7 +75,7 @@ static bool covers_qp(struct ibv_qp *real, bool fatal) {
 
 /* Does every queue pair of this device have somewhere to go? */
 static bool covers_device(const struct lp_context *context, bool fatal) {
-    bool any = false, all = true;
+    bool any = false, all = !atomic_load(&context->unfollowed);
 
     pthread_mutex_lock(&lp_engine.lock);
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {

@@ -120,7 +120,9 @@ void lp_lane_qp_created(struct lp_qp *qp) {
         why = LP_WHY_MEMORY;
     }
     lp_why_count(why);
+    qp->unfollowed = why != LP_WHY_NOT;
     if (why) {
+        atomic_fetch_add(&qp->context->unfollowed, 1);
         if (send)
             atomic_store(&send->crowded, true);
         if (recv)
@@ -161,6 +163,9 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     struct lp_lane *lane = lane_of(qp);
 
     qp->extra = NULL;
+    if (qp->unfollowed)
+        atomic_fetch_sub(&qp->context->unfollowed, 1);
+    qp->unfollowed = false;
     if (!lane)
         return;
     struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};

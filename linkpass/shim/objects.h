@@ -57,6 +57,7 @@ struct lp_context {
     struct lp_map qp_numbers; /* queue pair number + 1 -> struct lp_qp */
     struct lp_counts counts;  /* of objects that are gone */
     char name[64];            /* the device's, e.g. "mlx5_0" */
+    _Atomic int unfollowed;   /* queue pairs that nobody protects: `followed` isn't set */
     void *extra;              /* for the hooks */
 };
 
@@ -120,6 +121,7 @@ struct lp_qp {
     enum ibv_qp_type type;
     _Atomic int unprotected; /* enum lp_unprotected */
     bool sq_sig_all;
+    bool unfollowed; /* counted in the context */
     struct lp_counts counts;
     void *extra;
     struct lp_qp *next_free;

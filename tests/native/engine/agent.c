@@ -24,6 +24,7 @@ struct conn {
     uint32_t host, rail; /* of the job's own queue pair */
     uint32_t spare;      /* in use, or LP_SPARES */
     uint32_t migrations;
+    struct agent_times times; /* of the last move */
     bool failed, fenced;
     struct conn *peer;
     uint32_t round[LP_SPARES];
@@ -241,6 +242,8 @@ static void told_state(struct conn *conn, const struct lp_conn_state *state) {
     const bool was_fenced = conn->fenced;
 
     conn->migrations = state->migrations;
+    if (state->migrations)
+        conn->times = (struct agent_times){state->fence_ns, state->settle_ns, state->gap_ns};
     conn->fenced = state->state == LP_CONN_FENCED;
     conn->spare = state->spare;
     if (before != state->spare)
@@ -496,6 +499,24 @@ uint64_t agent_migrations(void) {
         sum += agent.conns[i].migrations;
     pthread_mutex_unlock(&agent.lock);
     return sum;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+struct agent_times agent_slowest(void) {
+    struct agent_times worst = {0};
+
+    pthread_mutex_lock(&agent.lock);
+    for (uint32_t i = 0; i < agent.conn_count; i++) {
+        const struct agent_times *times = &agent.conns[i].times;
+        worst.fence = larger(worst.fence, times->fence);
+        worst.settle = larger(worst.settle, times->settle);
+        worst.gap = larger(worst.gap, times->gap);
+    }
+    pthread_mutex_unlock(&agent.lock);
+    return worst;
 }
 
 uint64_t agent_failures(void) {

@@ -29,7 +29,12 @@ void agent_order(const char *device, uint32_t why);
 /* Every connection has a spare that both ends have proven. */
 bool agent_all_ready(void);
 uint64_t agent_migrations(void); /* sum of what the ends said */
-uint64_t agent_failures(void);   /* CONN_DOWN with LP_DOWN_FAILED */
-uint64_t agent_malformed(void);  /* frames for which the real agent would end the session */
+/* The slowest connection's times of its last move, ns from the trigger: fenced, settled, replayed. */
+struct agent_times {
+    uint64_t fence, settle, gap;
+};
+struct agent_times agent_slowest(void);
+uint64_t agent_failures(void);  /* CONN_DOWN with LP_DOWN_FAILED */
+uint64_t agent_malformed(void); /* frames for which the real agent would end the session */
 
 #endif

@@ -300,6 +300,34 @@ static void port_error_isnt_the_jobs_business(void) {
     done(pair);
 }
 
+/* What nobody protects has only the job to look after it. */
+static void port_error_is_told_to_a_job_that_has_other_queue_pairs_there(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct ibv_srq_init_attr shared = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq *srq = ibv_create_srq(pair->a.pd, &shared);
+    struct ibv_qp_init_attr init = {.send_cq = pair->a.send_cq,
+                                    .recv_cq = pair->a.recv_cq,
+                                    .srq = srq,
+                                    .cap = {.max_send_wr = 1, .max_send_sge = 1},
+                                    .qp_type = IBV_QPT_RC};
+    struct ibv_qp *other = ibv_create_qp(pair->a.pd, &init);
+    struct ibv_async_event event;
+
+    CHECK(srq && other);
+    CHECK_EQ(fcntl(pair->a.context->async_fd, F_SETFL, O_NONBLOCK), 0);
+    fail_the_rail();
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(ibv_get_async_event(pair->a.context, &event), 0);
+    CHECK_EQ(event.event_type, IBV_EVENT_PORT_ERR);
+    ibv_ack_async_event(&event);
+    CHECK_EQ(ibv_destroy_qp(other), 0);
+    CHECK_EQ(ibv_destroy_srq(srq), 0);
+    fake_port(0, true); /* and without it, it is nobody's business again */
+    CHECK_EQ(ibv_get_async_event(pair->a.context, &event), -1);
+    done(pair);
+}
+
 /* The job sleeps in poll() on its own descriptor, set to O_NONBLOCK, while all moves to the other NIC. */
 static void channel_wakes_for_either_nic(void) {
     struct fake_config config = fake_default_config();
@@ -631,6 +659,7 @@ static const struct test tests[] = {
     TEST(spare_takes_the_gid_of_the_jobs_type_wherever_it_stands),
     TEST(lost_gid_of_an_end_that_only_answers_moves_both),
     TEST(port_error_isnt_the_jobs_business),
+    TEST(port_error_is_told_to_a_job_that_has_other_queue_pairs_there),
     TEST(channel_wakes_for_either_nic),
     TEST(completions_that_came_at_once_have_an_event_each),
     TEST(job_that_spins_lets_its_move_go_on),
