@@ -30,6 +30,8 @@ def parts(trials: int, out: Path) -> dict[str, list[str]]:
         "agent": ["agent.py", "--json", f"{out}/agent.json"],
         "gossip": ["gossip.py"],
         "sweep": ["sweep.py"],
+        "moves": ["moves.py", "--json", f"{out}/moves.json"],
+        "jobs": ["jobs.py", "--json", f"{out}/jobs.json"],
         "shim": ["shim.py", "--json", f"{out}/shim.json", "--markdown", f"{out}/shim.md"],
     }
 
@@ -38,7 +40,7 @@ def main() -> int:
     """Run the parts; the exit code is that of the first one that failed."""
     parser = argparse.ArgumentParser(description="run all benchmarks")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep, shim")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep, moves, jobs, shim")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

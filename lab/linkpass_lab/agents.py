@@ -22,6 +22,7 @@ from linkpass_lab.lab import Lab, LabError
 READY = 20.0  # s until an agent must answer; Python's start takes 0.5 s here, several times that on a busy machine
 LISTENING = "listening on"  # in a guest, whose every `linkpassctl` takes seconds, it isn't asked before it says so
 READY_GUEST = 120.0  # s, the same under emulation, where a start takes some ten times as long
+CTL, CTL_GUEST = 30.0, 120.0  # s for one `linkpassctl`; beside a job that spins an emulated one takes 20 s to start
 STOP = 5.0  # s from SIGTERM until the agent must have ended
 SHARE_PORT = 7471
 PROBE_PORT = 7472
@@ -202,7 +203,8 @@ class Agents:
 
     def ctl(self, host: str, *words: str) -> CompletedProcess[str]:
         """Run `linkpassctl WORDS`; any exit code."""
-        return self.lab.run(host, self.command(host, words), check=False)
+        patience = CTL_GUEST if self.lab.kind == "guests" else CTL
+        return self.lab.run(host, self.command(host, words), timeout=patience, check=False)
 
     def ask(self, host: str, *words: str) -> Any:
         """What `linkpassctl --json WORDS` prints; LabError if it can't be had.

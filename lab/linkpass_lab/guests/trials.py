@@ -147,12 +147,14 @@ def drain(bench: Protected, rng: random.Random, _: int) -> Outcome:
     host = rng.choice(HOSTS)
     port = bench.lab.port(host, "rail0")
     with _job(bench) as job:
-        done = bench.agents.ctl(host, "drain", port, "--reason", "trial", "--wait", "20")
-        problem = (
-            "" if done.returncode == 0 and "safe to pull" in done.stdout else f"drain: {done.stdout}{done.stderr}"
-        )
-        problem = problem or ("" if _rails(bench, host) == {"rail1"} else f"still on {_rails(bench, host)}")
-        bench.agents.ctl(host, "undrain", port)
+        try:
+            done = bench.agents.ctl(host, "drain", port, "--reason", "trial", "--wait", "20")
+            problem = (
+                "" if done.returncode == 0 and "safe to pull" in done.stdout else f"drain: {done.stdout}{done.stderr}"
+            )
+            problem = problem or ("" if _rails(bench, host) == {"rail1"} else f"still on {_rails(bench, host)}")
+        finally:
+            bench.agents.ctl(host, "undrain", port)
         problem = problem or _wait("back on rail0", lambda: _rails(bench, host) == {"rail0"}, FAILBACK)
         result = _told(job)
     gaps = [m.longest for m in result.moves]
