@@ -1,8 +1,8 @@
 """The re-admission gates (`judge/gates.py`), joined with what they look at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from linkpass.model import PortState
+from linkpass.model import PortState, Signal, Value
 
 from .judge.gates import Look, shut
 from .judge.rules import PortRules
@@ -13,21 +13,32 @@ WORKS = (PortState.UP, PortState.SUSPECT)
 
 
 class Gating:
-    """`subnet` gives the rail's subnet for a port of ours, "" if nobody says."""
+    """`subnet` gives the rail's subnet for a port of ours, "" if nobody says; `expected` what the manifest says."""
 
-    def __init__(self, reactor: Reactor, subnet: Callable[[str], str]) -> None:
-        self._reactor, self._subnet = reactor, subnet
+    def __init__(
+        self,
+        reactor: Reactor,
+        subnet: Callable[[str], str] = lambda port: "",
+        expected: Callable[[str], Mapping[str, int]] = lambda port: {},
+    ) -> None:
+        self._reactor, self._subnet, self._expected = reactor, subnet, expected
 
-    def shut(self, port: str, rules: PortRules, now: float) -> str:
-        """Why a held port isn't let back yet; "" for every other port, and when all gates are open."""
-        known = self._reactor.ports[port]
-        if known.state is not PortState.HELD:
-            return ""
+    def shut(self, port: str, rules: PortRules, now: float, facts: Mapping[Signal, Value | None]) -> str | None:
+        """Why a held port isn't let back yet, "" if all gates are open or the port works.
+
+        None for a port that is out: its gates are looked at when it is back.
+        """
+        state = self._reactor.ports[port].state
+        if state is not PortState.HELD:
+            return "" if state in WORKS else None
         quiet, loud = rules.quiet(now, QUIET)
-        rail = self._reactor.rails[port]
-        peers = {
+        peers = {} if "mtu" in self._expected(port) else self._mtus(self._reactor.rails[port])
+        return shut(Look(facts, rules.wanted(), self._subnet(port), peers, loud if quiet is False else ""))
+
+    def _mtus(self, rail: str) -> dict[str, int]:
+        """MTU of the peers' working ports of a rail, by host."""
+        return {
             host: there.mtu
             for host, record in self._reactor.peers.items()
             if (there := record.port_on(rail)) is not None and there.state in WORKS and there.mtu
         }
-        return shut(Look(known.facts, rules.wanted(), self._subnet(port), peers, loud if quiet is False else ""))

@@ -38,6 +38,8 @@ from .see.verbs import RdmaWatch
 log = logging.getLogger(__name__)
 
 Facts = Mapping[Signal, Value | None]
+# Why a port that was out isn't let back yet, "" if it is; None: nothing to say of it now.
+Gate = Callable[[str, PortRules, float, Facts], str | None]
 MODULE_ROUNDS = 6  # of ethtool: a module's EEPROM is read over I2C, some milliseconds at a time
 HINT_AGAIN = 10.0  # s until a hint with the same meaning is told of the same port again
 REST = 60.0  # s that counters rest after the log was flooded
@@ -105,9 +107,9 @@ class Observing:
         door: Door = SYSTEM,
         past: Mapping[str, CountersPast] | None = None,
         expected: Callable[[str], Mapping[str, int]] = lambda port: {},
-        gate: Callable[[str, PortRules, float], str] = lambda port, rules, now: "",
+        gate: Gate = lambda port, rules, now, facts: None,
     ) -> None:
-        self._gate = gate  # why a port that was out isn't let back yet
+        self._gate = gate
         self._expected = expected  # what the manifest says of a port's rate, width, speed, MTU
         self._past = dict(past or {})
         self.names = names
@@ -184,7 +186,10 @@ class Observing:
         for finding in judged.closed:
             self._tell(finding, f"{finding.rule} is over", "was")
         seen.append(Observation(now, "rules", port, Signal.RULES, judged.state, judged.text))
-        seen.append(Observation(now, "gates", port, Signal.GATE, self._gate(port, watched.rules, now)))
+        # The gates look at what this look saw, also where it could see nothing.
+        facts = {**facts, **values}
+        if (gate := self._gate(port, watched.rules, now, facts)) is not None:
+            seen.append(Observation(now, "gates", port, Signal.GATE, gate))
         return seen
 
     def accept(self, port: str) -> None:
@@ -326,7 +331,7 @@ def of(
     clock: Clock,
     past: Mapping[str, CountersPast],
     expected: Callable[[str], Mapping[str, int]],
-    gate: Callable[[str, PortRules, float], str],
+    gate: Gate,
 ) -> Observing:
     """The daemon's own."""
 

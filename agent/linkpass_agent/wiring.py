@@ -231,7 +231,7 @@ class Agent:
             log.warning(line)
         self.observing = observing.of(
             settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters,
-            self.expecting.best, Gating(self.reactor, self.expecting.subnet).shut,
+            self.expecting.best, Gating(self.reactor, self.expecting.subnet, self.expecting.best).shut,
         )  # fmt: skip
         graces = Graces(settings.alarms.boot_grace, settings.alarms.undrain_grace)
         self.alarming = alarming.Alarming(

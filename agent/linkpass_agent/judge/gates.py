@@ -48,12 +48,14 @@ def _as_wanted(look: Look) -> str:
 
 
 def _peers_mtu(look: Look) -> str:
-    """The end with the smaller MTU is the one that drops what the other sends."""
+    """The end with the smaller MTU is the one that drops what the other sends. One odd peer holds nobody: what most
+    have counts, and of as many the smaller."""
     mtu = look.facts.get(Signal.MTU)
     if not isinstance(mtu, int) or not look.peers:
         return ""
-    host, largest = max(look.peers.items(), key=lambda item: item[1])
-    return f"mtu is {mtu} bytes, {host}'s is {largest} bytes" if mtu < largest else ""
+    usual = max(sorted(set(look.peers.values())), key=list(look.peers.values()).count)
+    host = min(host for host, theirs in look.peers.items() if theirs == usual)
+    return f"mtu is {mtu} bytes, {host}'s is {usual} bytes" if mtu < usual else ""
 
 
 def _gid(look: Look) -> str:

@@ -174,9 +174,14 @@ class Port:
         if self.owes:  # it was out before the agent's restart, and still is: no new fall
             return replace(self._move(to, now, cause), owes=0.0)
         first_look = self.state == S.UNKNOWN and self.since == 0.0
-        facts = {**self.facts, Signal.GATE: UNSEEN} if Signal.GATE in self.facts else self.facts
-        moved = replace(self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None, facts=facts)
+        moved = replace(
+            self._move(to, now, cause), hold=self.hold.fell(self.rule, now), held_until=None, facts=self._gates_anew()
+        )
         return moved if first_look else replace(moved, flaps=self.flaps + 1, last_flap=now)
+
+    def _gates_anew(self) -> dict[Signal, Value | None]:
+        """What the gates said is of another time. Where nobody looks at gates, there is none to wait for."""
+        return {**self.facts, Signal.GATE: UNSEEN} if Signal.GATE in self.facts else self.facts
 
     def tick(self, now: float) -> "Port":
         """Let time pass: a hold-down may end."""
@@ -201,7 +206,7 @@ class Port:
         if port.state not in WORKS:
             return port
         held = port._move(S.HELD, now, f"undrained; hold-down {self.rule.first:g} s")
-        return replace(held, held_until=now + self.rule.first)
+        return replace(held, held_until=now + self.rule.first, facts=self._gates_anew())
 
     def _move(self, to: PortState, now: float, cause: str) -> "Port":
         if to not in MOVES[self.state]:

@@ -1,15 +1,19 @@
 """The re-admission gates one by one, and how they hold a port."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linkpass.model import Observation, PortState, Signal, Value
+from linkpass_agent.gating import Gating
 from linkpass_agent.judge.gates import GATES, Look, shut
 from linkpass_agent.judge.holddown import HoldDownRule
 from linkpass_agent.judge.port import Port
+from tests.fakes.host import Host
+from tests.fakes.tree import Tree
 
 RIGHT = Look(
     {
@@ -40,6 +44,7 @@ def test_port_that_has_all_it_should_passes() -> None:
         (having(SPEED=100_000), "speed is 100000 Mbit/s, expected 400000 Mbit/s"),
         (having(MTU=1500), "mtu is 1500 bytes, expected 4200 bytes"),
         (replace(RIGHT, peers={"b": 9000}), "mtu is 4200 bytes, b's is 9000 bytes"),
+        (replace(RIGHT, peers={"d": 9000, "c": 9000, "b": 1500}), "mtu is 4200 bytes, c's is 9000 bytes"),
         (having(GIDS=("1 RoCEv2 fe80::1",)), "no RoCEv2 GID belongs to an address of the port"),
         (having(GIDS=("3 RoCEv1 ::ffff:10.10.0.1",)), "no RoCEv2 GID belongs to an address of the port"),
         (having(GIDS=()), "no RoCEv2 GID belongs to an address of the port"),
@@ -51,6 +56,10 @@ def test_gate_is_shut_and_says_what_is_missing(look: Look, text: str) -> None:
     assert shut(look) == text
 
 
+def test_one_odd_peer_holds_nobody() -> None:
+    assert shut(replace(RIGHT, peers={"b": 4200, "c": 4200, "d": 9216})) == ""
+
+
 def test_infiniband_port_needs_no_roce_gid() -> None:
     assert shut(having(GIDS=("0 IB fe80::1",), LINK_LAYER="infiniband")) == ""
 
@@ -60,6 +69,78 @@ def test_what_cant_be_observed_shuts_no_gate(unseen: set[Signal], gate: object) 
     blind = replace(RIGHT, facts={s: None if s in unseen else v for s, v in RIGHT.facts.items()})
     gone = replace(RIGHT, facts={s: v for s, v in RIGHT.facts.items() if s not in unseen})
     assert shut(blind) == shut(gone) == ""
+
+
+# -- joined with looks at a recorded tree
+
+PORT = "infiniband/mlx5_0/ports/1/"
+
+
+def recorded(folder: Path) -> Host:
+    host = Host(Tree(folder, "mlx5"), ("eth1",), choice={"eth1": "mlx5_0"})
+    host.observing._gate = Gating(host.reactor).shut
+    host.run(3)
+    return host
+
+
+def leaves(host: Host) -> None:
+    for name, text in (("net/eth1/carrier", "0"), (PORT + "state", "1: DOWN"), (PORT + "phys_state", "2: Polling")):
+        host.tree.put(name, text)
+    told(host, "down")
+
+
+def comes(host: Host, rate: str) -> None:
+    for name, text in (("net/eth1/carrier", "1"), (PORT + "state", "4: ACTIVE"), (PORT + "phys_state", "5: LinkUp")):
+        host.tree.put(name, text)
+    host.tree.put(PORT + "rate", rate)
+    told(host, "active")
+
+
+def told(host: Host, state: str) -> None:
+    """What netlink and the verbs watch say at once."""
+    verbs = Observation(host.clock.now(), "verbs", "eth1", Signal.RDMA, state)
+    host.reactor.observe([*host._netlink("eth1"), verbs])
+
+
+def passes(host: Host, seconds: float) -> str:
+    host.clock.advance(seconds)
+    host.reactor.tick(retry=False)
+    verdict = host.reactor.ports["eth1"].verdict
+    return f"{verdict.state}: {verdict.cause}"
+
+
+def test_port_back_from_a_blip_with_half_its_rate_is_held_by_the_look_at_its_return(tmp_path: Path) -> None:
+    host = recorded(tmp_path)
+    leaves(host)
+    host.clock.advance(0.3)
+    comes(host, "200 Gb/sec (2X NDR)")
+    host.look()
+    assert "gate: rate is 200000 Mbit/s, expected 400000" in passes(host, 1.0)
+    host.tree.put(PORT + "rate", "400 Gb/sec (4X NDR)")
+    host.look()
+    assert passes(host, 0.1).startswith("up")
+
+
+def test_look_at_a_port_that_is_down_says_nothing_of_its_gates(tmp_path: Path) -> None:
+    host = recorded(tmp_path)
+    leaves(host)
+    host.run(5)
+    comes(host, "400 Gb/sec (4X NDR)")
+    assert "not looked at since the port came back" in passes(host, 1.0)
+    host.look()
+    assert passes(host, 0.1).startswith("up")
+
+
+def test_gate_opens_when_what_shut_it_cant_be_observed_any_more(tmp_path: Path) -> None:
+    host = recorded(tmp_path)
+    leaves(host)
+    comes(host, "200 Gb/sec (2X NDR)")
+    host.look()
+    assert "gate: rate" in passes(host, 1.0)
+    host.tree.fail(PORT + "rate")
+    host.tree.put("net/eth1/speed", "400000")
+    host.run(2)
+    assert passes(host, 0.1).startswith(("up", "suspect"))
 
 
 # -- in the port's state machine
