@@ -31,7 +31,7 @@ from linkpass_topology.fabric import Fabric, grid
 CLIENT, SERVER = "a", "b"
 LASTS = 2.5  # s, as in the baselines
 PATIENCE = 90.0  # s from the repair to the end: emulated, and a whole give-up
-PROTECTED = 30.0  # s until a job must be protected
+PROTECTED = 90.0  # s until a job must be protected; emulated agents beside a job that spins take 10 to 30
 WHOLE = 60.0  # s until agents use every path again after a repair
 LOOK = 0.1  # s between looks
 WORDS = 200_000  # characters of each end's output that are kept
