@@ -25,11 +25,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from linkpass import settings
+from linkpass.model import UNITS
 from linkpass.setting_types import LIST, Device, Name, PciAddress, Table, some, wrong
 from linkpass.subnet import inside
 
 COMPARED = ("pci", "rail", "link_layer", "rate", "width", "speed", "mtu", "firmware")
-UNITS = {"rate": " Mbit/s", "speed": " Mbit/s", "width": " lanes", "mtu": " bytes"}
 
 
 def _subnet(value: object) -> str:

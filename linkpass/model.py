@@ -45,6 +45,7 @@ class Signal(StrEnum):
     GIDS = "gids"  # tuple[str, ...]: "INDEX TYPE GID" of every GID table entry in use, by index
 
 
+UNITS = {"rate": " Mbit/s", "speed": " Mbit/s", "width": " lanes", "mtu": " bytes"}  # of what a port should have
 Value = bool | int | str | tuple[str, ...]
 
 

@@ -6,11 +6,10 @@ which keys (name and a mark of the secret) each member accepts and which one it 
 against cutting somebody off look at. `force` overrules them, for hosts that are gone for good.
 """
 
-import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 
+from linkpass import durable
 from linkpass.api import KeyAnswer, KeyView
 from linkpass.errors import ConfigError, NotFoundError, RefusedError
 from linkpass.model import EventKind
@@ -118,26 +117,12 @@ class KeyDesk:
 
     def _write(self, keyring: Keyring) -> None:
         """Replace the file in one step. Comments stay, on top. RefusedError if it can't be written."""
-        new = self._path.with_name(self._path.name + ".new")
         try:
             old = self._path.read_text().splitlines()
             notes = [line for line in old if not line.strip() or line.lstrip().startswith("#")]
             lines = [*notes, *(f"{k.id} {k.secret.hex()}" for k in keyring.keys)]
-            new.unlink(missing_ok=True)
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(fd, "w") as file:  # noqa: PTH123 - made with its mode, never readable by others
-                file.write("\n".join(lines) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            durable.replace(self._path, ("\n".join(lines) + "\n").encode(), 0o600)
         except OSError as e:
-            with suppress(OSError):
-                new.unlink()
             raise RefusedError(
                 f"{self._path} can't be written: {e.strerror}; let the agent write there, or edit it and restart"
             ) from e

@@ -7,12 +7,13 @@ half a memory would be worse than none.
 """
 
 import json
-import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
+
+from linkpass import durable
 
 T = TypeVar("T")
 STRICT = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
@@ -49,17 +50,7 @@ class StateFile(Generic[T]):
 
     def write(self, data: bytes) -> None:
         """Put these bytes in the file's place and make that durable. OSError if it can't be done."""
-        new = self.path.with_suffix(".new")
-        with new.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        new.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.replace(self.path, data)
 
     # -- inside -----------------------------------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """linkpassctl manifest capture: write down what this host has, as what it should have."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
+from linkpass import durable
 from linkpass.ctl.show import plain
 from linkpass.ctl.verb import FAILED, OK, Context, Verb
 from linkpass.errors import LinkPassError
@@ -46,28 +45,13 @@ def run(context: Context) -> int:
     if args.output == "-":
         context.out.write(text)
         return OK
-    write(Path(args.output), text)
+    try:
+        durable.replace(Path(args.output), text.encode())
+    except OSError as e:
+        raise LinkPassError(f"{args.output}: can't be written: {e.strerror}") from e
     if not args.json:
         context.say(f"{args.output}: {len(ports)} ports; name it in the agent's config: manifest = ...")
     return OK
-
-
-def write(path: Path, text: str) -> None:
-    """The whole file or the old one. LinkPassError if it can't be written."""
-    try:
-        with NamedTemporaryFile("w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False) as new:
-            made = Path(new.name)
-            try:
-                new.write(text)
-                new.flush()
-                os.fsync(new.fileno())
-                made.chmod(0o644)
-                made.replace(path)
-            except BaseException:
-                made.unlink(missing_ok=True)
-                raise
-    except OSError as e:
-        raise LinkPassError(f"{path}: can't be written: {e.strerror}") from e
 
 
 VERB = Verb(

@@ -9,10 +9,9 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from linkpass.model import Signal, Value
+from linkpass.model import UNITS, Signal, Value
 from linkpass.subnet import inside
 
-UNITS = {"rate": " Mbit/s", "speed": " Mbit/s", "width": " lanes", "mtu": " bytes"}
 LOOKED_AT = {"rate": Signal.RDMA_RATE, "width": Signal.RDMA_WIDTH, "speed": Signal.SPEED, "mtu": Signal.MTU}
 
 

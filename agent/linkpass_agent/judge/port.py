@@ -48,7 +48,6 @@ class Reading:
 
 
 WORKS = (S.UP, S.SUSPECT)
-SERVED = "hold-down served"
 UNSEEN = "not looked at since the port came back"
 
 
@@ -69,6 +68,7 @@ class Port:
     drained_since: float = 0.0
     rules_text: str = ""  # which rule doubts the port, and why
     owes: float = 0.0  # s of hold-down from before a restart, served when the port is first seen to work
+    served: bool = False  # the hold-down has run, and a gate holds the port
     kept: str = ""  # the limit that keeps a HELD port in use
 
     def recall(self, past: Past, now: float) -> "Port":
@@ -83,7 +83,7 @@ class Port:
         return past_of(
             self.hold,
             out=self.state in (S.DOWN, S.ABSENT, S.HELD),
-            held_until=self.held_until,
+            held_until=None if self.served else self.held_until,  # behind a gate it owes a whole hold-down again
             owes=self.owes,
             flaps=self.flaps,
             last_flap=self.last_flap,
@@ -188,8 +188,8 @@ class Port:
         if self.state != S.HELD or self.held_until is None or now < self.held_until:
             return self
         if gate := self.facts.get(Signal.GATE):
-            cause = f"{SERVED}; gate: {gate}"
-            return self if self.cause == cause else replace(self, cause=cause)
+            cause = f"hold-down served; gate: {gate}"
+            return self if self.cause == cause else replace(self, cause=cause, served=True)
         served = now - self.since
         doubt = self.reading().doubt
         text = f"behaved for {served:.1f} s of hold-down"
@@ -211,13 +211,14 @@ class Port:
     def _move(self, to: PortState, now: float, cause: str) -> "Port":
         if to not in MOVES[self.state]:
             raise AssertionError(f"no move from {self.state} to {to}: {cause}")
-        return replace(self, state=to, since=now, cause=cause, kept="")
+        return replace(self, state=to, since=now, cause=cause, kept="", served=False)
 
     @property
     def wakes_at(self) -> float | None:
         """When `tick` will matter."""
-        waits = self.state == S.HELD and self.cause.startswith(SERVED) and self.facts.get(Signal.GATE)
-        return None if waits else self.held_until  # a gate's opening is an observation
+        return (
+            None if self.served and self.facts.get(Signal.GATE) else self.held_until
+        )  # its opening is an observation
 
     @property
     def verdict(self) -> Verdict:

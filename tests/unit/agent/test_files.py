@@ -132,7 +132,7 @@ def test_memory_cut_short_anywhere_is_never_believed_in_part(tmp_path: Path) -> 
 
 def test_half_written_new_file_of_a_crash_is_ignored_and_overwritten(tmp_path: Path) -> None:
     Memory(tmp_path).save(REMEMBERED)
-    (tmp_path / "state.new").write_text("{")
+    (tmp_path / "state.json.new").write_text("{")
     assert Memory(tmp_path).load() == (REMEMBERED, "")
     Memory(tmp_path).save(State())
     assert Memory(tmp_path).load() == (State(), "")

@@ -175,6 +175,12 @@ def test_shut_gate_holds_after_the_hold_down_and_is_shown_and_its_opening_lets_g
     assert see(port, 501.0, Signal.GATE, "").tick(501.1).state is PortState.UP
 
 
+def test_port_behind_a_gate_is_not_let_in_by_a_restart() -> None:
+    port = see(returned(), 2.1, Signal.GATE, "mtu is 1400 bytes, expected 1500 bytes").tick(500.0)
+    again = Port(HoldDownRule(1.0, 300.0, 10.0)).recall(port.past(500.0), 0.0)
+    assert see(again, 0.1, Signal.CARRIER, True).state is PortState.HELD
+
+
 def test_shut_gate_never_takes_a_working_port_out() -> None:
     port = see(Port(HoldDownRule(1.0, 300.0, 10.0)), 0.0, Signal.CARRIER, True)
     assert see(port, 1.0, Signal.GATE, "mtu is 1400 bytes").tick(2.0).state is PortState.UP

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from linkpass.settings import Settings
+from linkpass_agent.api import serve
+from tests.fakes.ctl import Ctl
+from tests.fakes.facade import FakeFacade
 
 
 @pytest.fixture
@@ -51,3 +54,17 @@ def ask(settings: Settings) -> Ask:
         return int(first.split()[1]), json.loads(rest.partition(b"\r\n\r\n")[2] or b"null")
 
     return once
+
+
+@pytest.fixture
+async def facade(settings: Settings) -> AsyncIterator[FakeFacade]:
+    """A plain one that answers on the socket."""
+    fake = FakeFacade()
+    async with serve(fake, settings):
+        yield fake
+
+
+@pytest.fixture
+def ctl(settings: Settings) -> Ctl:
+    """linkpassctl, asking that socket."""
+    return Ctl(settings.paths.socket)

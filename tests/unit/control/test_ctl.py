@@ -20,10 +20,8 @@ from linkpass.ctl.events import KINDS
 from linkpass.model import Event, EventKind
 from linkpass.settings import Settings
 from linkpass_agent.api import serve
+from tests.fakes.ctl import COMMAND, ROOT, Ctl
 from tests.fakes.facade import STEP, FakeFacade, port
-
-ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-m", "linkpass.ctl"]
 
 
 @pytest.fixture
@@ -33,29 +31,6 @@ async def facade(settings: Settings) -> AsyncIterator[FakeFacade]:
         fake.story.tell(Event(n, n / 10, 1.0e9 + n, kind, "a-rail0", f"text{n}", "cause" if n == 1 else ""))
     async with serve(fake, settings):
         yield fake
-
-
-class Ctl:
-    """Runs linkpassctl with the fixture's socket in its environment."""
-
-    def __init__(self, socket: Path) -> None:
-        self.environment = {**os.environ, "LINKPASS_SOCKET": str(socket), "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        self.environment.pop("NO_COLOR", None)
-
-    async def start(self, *args: str, stdout: int = subprocess.PIPE, **env: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *COMMAND, *args, stdout=stdout, stderr=subprocess.PIPE, env=self.environment | env, cwd="/"
-        )
-
-    async def __call__(self, *args: str) -> tuple[int | None, str, str]:
-        child = await self.start(*args)
-        out, err = await asyncio.wait_for(child.communicate(), 60)
-        return child.returncode, out.decode(), err.decode()
-
-
-@pytest.fixture
-def ctl(settings: Settings) -> Ctl:
-    return Ctl(settings.paths.socket)
 
 
 async def test_status_of_a_well_host(facade: FakeFacade, ctl: Ctl) -> None:

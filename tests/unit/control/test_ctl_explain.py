@@ -8,8 +8,8 @@ import pytest
 from linkpass.model import Event, EventKind
 from linkpass.settings import Settings
 from linkpass_agent.api import serve
+from tests.fakes.ctl import Ctl
 from tests.fakes.facade import FakeFacade
-from tests.unit.control.test_ctl import Ctl
 
 
 @pytest.fixture
@@ -19,11 +19,6 @@ async def facade(settings: Settings) -> AsyncIterator[FakeFacade]:
     fake.story.tell(Event(7, 0.7, 1.0e9, EventKind.VERDICT, "a-rail0", "up -> down", "carrier lost", {**data}))
     async with serve(fake, settings):
         yield fake
-
-
-@pytest.fixture
-def ctl(settings: Settings) -> Ctl:
-    return Ctl(settings.paths.socket)
 
 
 async def test_explain_tells_identity_facts_counters_findings_and_story(facade: FakeFacade, ctl: Ctl) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,6 @@ from tests.fakes.facade import FakeFacade
 ROOT = Path(__file__).parents[3]
 Ctl = Callable[..., Coroutine[object, object, tuple[int | None, str, str]]]
 Asking = Callable[..., Coroutine[object, object, tuple[int, object]]]
-
-
-@pytest.fixture
-async def facade(settings: Settings) -> AsyncIterator[FakeFacade]:
-    fake = FakeFacade()
-    async with serve(fake, settings):
-        yield fake
 
 
 @pytest.fixture

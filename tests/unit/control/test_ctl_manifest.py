@@ -1,27 +1,10 @@
 """linkpassctl manifest and check, against an agent without a host."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-
-from linkpass.settings import Settings
-from linkpass_agent.api import serve
+from tests.fakes.ctl import Ctl
 from tests.fakes.facade import FakeFacade, present
-from tests.unit.control.test_ctl import Ctl
-
-
-@pytest.fixture
-async def facade(settings: Settings) -> AsyncIterator[FakeFacade]:
-    fake = FakeFacade()
-    async with serve(fake, settings):
-        yield fake
-
-
-@pytest.fixture
-def ctl(settings: Settings) -> Ctl:
-    return Ctl(settings.paths.socket)
 
 
 async def test_manifest_captured_to_a_file_then_checked_is_the_same(
