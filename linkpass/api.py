@@ -108,6 +108,14 @@ class CounterView(Model):
     grew: float | None = Field(description="seconds since it last grew")
 
 
+class GateView(Model):
+    """One thing between a port that came back and traffic."""
+
+    name: str
+    state: str = Field(description="open, shut, or can't observe, which shuts nothing")
+    text: str
+
+
 class ExplainView(Model):
     """A port's story: what it is, what is seen of it, what rules say, and what came of it, in order."""
 
@@ -122,6 +130,7 @@ class ExplainView(Model):
     guid: str
     driver: str
     facts: list[FactView]
+    gates: list[GateView] = Field(description="of a port that is held, as the latest look saw them")
     findings: list[FindingView]
     counters: list[CounterView]
     module: str = Field(description="diagnostics of the plugged module")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from linkpass.api import CounterView, EvidenceView, ExplainView, FactView, FindingView
+from linkpass.api import CounterView, EvidenceView, ExplainView, FactView, FindingView, GateView
 from linkpass.errors import NotFoundError
 from linkpass.model import Event, EventKind, Finding
 
@@ -51,6 +51,7 @@ def explain(
             )
             for o in facts
         ],
+        gates=_gates(watched) if watched else [],
         findings=[_finding(f, now) for f in watched.rules.findings] if watched else [],
         counters=_counters(watched, now) if watched else [],
         module=_module(watched) if watched else "",
@@ -79,6 +80,10 @@ def concerns(port: str, rail: str) -> Callable[[Event], bool]:
 def _finding(f: Finding, now: float) -> FindingView:
     evidence = [EvidenceView(age=now - e.at, source=e.source, text=e.text) for e in f.evidence]
     return FindingView(rule=f.rule, act=f.act, since=now - f.since, text=f.text, evidence=evidence)
+
+
+def _gates(watched: Watched) -> list[GateView]:
+    return [GateView(name=g.name, state=g.state.value, text=g.text) for g in watched.gates or ()]
 
 
 def _counters(watched: Watched, now: float) -> list[CounterView]:

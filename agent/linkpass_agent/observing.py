@@ -22,6 +22,7 @@ from linkpass.settings import Settings
 
 from .events import Data, EventLog
 from .judge.counting import Sample
+from .judge.gates import Gate, shut
 from .judge.rules import Baselines, Fact, PortRules
 from .reactor import Reactor
 from .see import rdma_ports
@@ -38,8 +39,8 @@ from .see.verbs import RdmaWatch
 log = logging.getLogger(__name__)
 
 Facts = Mapping[Signal, Value | None]
-# Why a port that was out isn't let back yet, "" if it is; None: nothing to say of it now.
-Gate = Callable[[str, PortRules, float, Facts], str | None]
+# What the gates say of a port that was out, none if it works; None: nothing to say of it now.
+Gates = Callable[[str, PortRules, float, Facts], tuple[Gate, ...] | None]
 MODULE_ROUNDS = 6  # of ethtool: a module's EEPROM is read over I2C, some milliseconds at a time
 HINT_AGAIN = 10.0  # s until a hint with the same meaning is told of the same port again
 REST = 60.0  # s that counters rest after the log was flooded
@@ -84,6 +85,7 @@ class Watched:
     fresh: list[Sample] = field(default_factory=list)
     rest_until: float = 0.0
     missing: str = ""  # what the file names and isn't there
+    gates: tuple[Gate, ...] | None = None  # as the latest look saw them
 
 
 class Observing:
@@ -107,9 +109,9 @@ class Observing:
         door: Door = SYSTEM,
         past: Mapping[str, CountersPast] | None = None,
         expected: Callable[[str], Mapping[str, int]] = lambda port: {},
-        gate: Gate = lambda port, rules, now, facts: None,
+        gates: Gates = lambda port, rules, now, facts: None,
     ) -> None:
-        self._gate = gate
+        self._gates = gates
         self._expected = expected  # what the manifest says of a port's rate, width, speed, MTU
         self._past = dict(past or {})
         self.names = names
@@ -188,8 +190,9 @@ class Observing:
         seen.append(Observation(now, "rules", port, Signal.RULES, judged.state, judged.text))
         # The gates look at what this look saw, also where it could see nothing.
         facts = {**facts, **values}
-        if (gate := self._gate(port, watched.rules, now, facts)) is not None:
-            seen.append(Observation(now, "gates", port, Signal.GATE, gate))
+        watched.gates = self._gates(port, watched.rules, now, facts)
+        if watched.gates is not None:
+            seen.append(Observation(now, "gates", port, Signal.GATE, shut(watched.gates)))
         return seen
 
     def accept(self, port: str) -> None:
@@ -331,7 +334,7 @@ def of(
     clock: Clock,
     past: Mapping[str, CountersPast],
     expected: Callable[[str], Mapping[str, int]],
-    gate: Gate,
+    gates: Gates,
 ) -> Observing:
     """The daemon's own."""
 
@@ -342,7 +345,7 @@ def of(
     return Observing(
         names, [p.name for p in settings.ports], changed(settings.rules), lambda port: reactor.ports[port].facts,
         lambda: rdma.behind, anew, events, clock, settings.see.exclude, counters=settings.see.counters, past=past,
-        expected=expected, gate=gate,
+        expected=expected, gates=gates,
     )  # fmt: skip
 
 

@@ -30,7 +30,9 @@ def places(record: HostRecord) -> list[tuple[str, tuple[str, ...]]]:
 def show(value: Value | None) -> str:
     if value is None:
         return "unobservable"
-    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def hops_of(hops: Iterable[Hop]) -> str:

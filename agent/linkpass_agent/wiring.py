@@ -48,7 +48,7 @@ from linkpass_topology.gossip import (
 )
 from linkpass_topology.view import changed_ports
 
-from . import alarming, observing
+from . import alarming, observing, pair_talk
 from . import log as logs
 from . import memory as memories
 from .act.ledger import Ledger
@@ -71,6 +71,7 @@ from .judge.probing import Probing
 from .judge.schedule import ScheduleRule
 from .keys import KeyDesk
 from .memory import Memory
+from .pairing import Pairing
 from .reactor import Identity, Reactor
 from .recall import PathPast, Recall, Recaller, after_gap
 from .see import carrier
@@ -229,9 +230,13 @@ class Agent:
         self.expecting = Expecting(manifest, settings.manifest, self.reactor, names.place)
         for line in self.expecting.missing():
             log.warning(line)
+        self.pairing = Pairing(
+            self.reactor, lambda: self.rdma.behind, self.probing.heard, self.gossip.post, self._look_soon, self.clock
+        )
+        gating = Gating(self.reactor, self.expecting.subnet, self.expecting.best, self.pairing.says)
         self.observing = observing.of(
             settings, names, self.reactor, self.rdma, self._look_soon, self.events, self.clock, past.counters,
-            self.expecting.best, Gating(self.reactor, self.expecting.subnet, self.expecting.best).shut,
+            self.expecting.best, gating.look,
         )  # fmt: skip
         graces = Graces(settings.alarms.boot_grace, settings.alarms.undrain_grace)
         self.alarming = alarming.Alarming(
@@ -281,6 +286,8 @@ class Agent:
                     self.jobs.learned(record)
                 self.reactor.learned(record)
                 self.switches.changed(record.host, ports)
+            case Relayed(host=host, payload=payload) if pair_talk.ours(payload):
+                self.pairing.letter(host, payload)
             case Relayed(host=host, payload=payload):
                 if self.jobs:
                     self.jobs.desk.letter(host, payload)
@@ -345,7 +352,12 @@ class Agent:
 
     def _dropped(self) -> Counter[str]:
         found = Counter({str(k): n for k, n in self.gossip.core.dropped.items()}) + self.prober.dropped
-        return found + self.gossip.core.relay.dropped + (self.jobs.dropped if self.jobs else Counter())
+        return (
+            found
+            + self.pairing.dropped
+            + self.gossip.core.relay.dropped
+            + (self.jobs.dropped if self.jobs else Counter())
+        )
 
     def _remember(self, complaint: str) -> None:
         self._complain(complaint)
@@ -386,6 +398,7 @@ class Agent:
         while True:
             self._look.clear()
             self.reactor.observe([*await self.sweep.look(), *self.rdma.refresh()])
+            self.pairing.look()
             self.reactor.observe(self.observing.look())
             self.alarming.look()
             self.files.reopen()
@@ -467,6 +480,7 @@ class Agent:
         self.recaller.close(self._learned())
         if self.jobs:
             self.jobs.close()
+        self.pairing.close()
         self.prober.close()
         self.gossip.run(lambda core, now: core.leave(now))
         self.gossip.close()

@@ -39,6 +39,9 @@ def run(context: Context) -> int:
     table(context.out, ["FACT", "VALUE", "SOURCE", "AGE", "DETAIL"], [_fact(f) for f in e["facts"]])
     for what, why in sorted(e["unseen"].items()):
         context.say(f"can't observe {plain(what)}: {plain(why)}")
+    if e["gates"]:
+        _section(context, "gates")
+        table(context.out, ["GATE", "STATE", "WHY"], [[g["name"], g["state"], g["text"] or "-"] for g in e["gates"]])
     counters = [c for c in e["counters"] if args.counters or c["note"] or c["grew"] is not None]
     if counters:
         _section(context, "counters")

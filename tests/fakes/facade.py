@@ -12,6 +12,7 @@ from linkpass.api import (
     ExplainView,
     FactView,
     FindingView,
+    GateView,
     JobView,
     KeyAnswer,
     KeyView,
@@ -73,6 +74,11 @@ EXPLAINED = ExplainView(
     facts=[
         FactView(signal="carrier", source="netlink", value="true", age=0.5, detail=""),
         FactView(signal="rdma-rate", source="sysfs", value=None, age=0.5, detail="EINVAL"),
+    ],
+    gates=[
+        GateView(name="GID", state="open", text=""),
+        GateView(name="queue pair probe", state="shut", text="queue pair probe: no answer from b by rail1 for 3 s"),
+        GateView(name="width", state="can't observe", text=""),
     ],
     findings=[
         FindingView(

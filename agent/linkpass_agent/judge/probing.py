@@ -52,6 +52,11 @@ class Probing:
         """The state of one path."""
         return self._paths.get(path) or ProbedPath(self._rule)
 
+    def heard(self, path: PathId) -> float | None:
+        """When the latest prompt answer came on a path."""
+        signs = self._signs.get(path)
+        return signs[-1].received if signs else None
+
     def past(self, now: float) -> dict[PathId, Past]:
         """What a restart should remember: of the paths that ever fell, also of those whose peer isn't back yet."""
         found = {path: state.past(now) for path, state in self._paths.items()}

@@ -29,6 +29,9 @@ class Cause(NamedTuple):
     evidence: tuple[Evidence, ...]
 
 
+FALLS = "link-downed"  # the role of counters that count a link's falls
+
+
 @dataclass(slots=True)
 class Window:
     """Growth of one counter over the last `length` seconds."""
@@ -216,7 +219,8 @@ class PortRules:
     def quiet(self, now: float, seconds: float) -> tuple[bool | None, str]:
         """Whether no counter that rules watch grew in the last `seconds`; None if none could be read in that time."""
         read = [c for c in self.counts.values() if c.read_at is not None and c.read_at > now - seconds]
-        loud = [c for c in read if c.grew_at is not None and c.grew_at > now - seconds]
+        grew = [c for c in read if c.grew_at is not None and c.grew_at > now - seconds]
+        loud = [c for c in grew if c.kind.role != FALLS]  # a fall's price is the hold-down
         if loud:
             return False, ", ".join(sorted(f"{c.kind.source} grew" for c in loud))
         useful = [c for c in read if c.reading is not Reading.SATURATED]

@@ -9,6 +9,7 @@ Sources: ibv_get_async_event(3), ibv_query_port(3), ibv_query_gid_table(3); numb
 """
 
 import asyncio
+import importlib
 import logging
 import os
 import struct
@@ -175,7 +176,7 @@ class _Device:
         self.name = name
         self._event, self._loop = event, loop
         before = _event_files()
-        self._context = _pyverbs().Context(name=name)
+        self._context = pyverbs("device").Context(name=name)
         self._files = sorted(_event_files() - before)
         for fd in self._files:
             os.set_blocking(fd, False)
@@ -232,8 +233,8 @@ def _event_files() -> set[int]:
     return found
 
 
-def gid_text(gid: str) -> str:
-    """A GID as ibv_devinfo writes it: shortened, an IPv4 address with dots."""
+def gid_text(gid: str | bytes) -> str:
+    """A GID, spelled out or as its 16 bytes, as ibv_devinfo writes it: shortened, an IPv4 address with dots."""
     address = IPv6Address(gid)
     return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
 
@@ -242,11 +243,10 @@ def _gid_index(entry: Any) -> int:
     return int(entry.gid_index)
 
 
-def _pyverbs() -> Any:
-    """pyverbs.device, without what importing it does to the root logger."""
+def pyverbs(module: str) -> Any:
+    """One of pyverbs' modules, without what importing it does to the root logger."""
     handlers, level = logging.root.handlers[:], logging.root.level
-    import pyverbs.device
-
+    found = importlib.import_module(f"pyverbs.{module}")
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
-    return pyverbs.device
+    return found

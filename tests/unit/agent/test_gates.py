@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from linkpass.model import Observation, PortState, Signal, Value
 from linkpass_agent.gating import Gating
-from linkpass_agent.judge.gates import GATES, Look, shut
+from linkpass_agent.judge.gates import GateState, Look, asked
+from linkpass_agent.judge.gates import shut as first_shut
 from linkpass_agent.judge.holddown import HoldDownRule
 from linkpass_agent.judge.port import Port
 from tests.fakes.host import Host
@@ -29,6 +30,10 @@ RIGHT = Look(
 
 def having(**facts: Value | None) -> Look:
     return replace(RIGHT, facts={**RIGHT.facts, **{Signal[name]: value for name, value in facts.items()}})
+
+
+def shut(look: Look) -> str:
+    return first_shut(asked(look))
 
 
 def test_port_that_has_all_it_should_passes() -> None:
@@ -64,11 +69,33 @@ def test_infiniband_port_needs_no_roce_gid() -> None:
     assert shut(having(GIDS=("0 IB fe80::1",), LINK_LAYER="infiniband")) == ""
 
 
-@given(st.sets(st.sampled_from(sorted(RIGHT.facts))), st.sampled_from(GATES))
-def test_what_cant_be_observed_shuts_no_gate(unseen: set[Signal], gate: object) -> None:
+@given(st.sets(st.sampled_from(sorted(RIGHT.facts))))
+def test_what_cant_be_observed_shuts_no_gate(unseen: set[Signal]) -> None:
     blind = replace(RIGHT, facts={s: None if s in unseen else v for s, v in RIGHT.facts.items()})
     gone = replace(RIGHT, facts={s: v for s, v in RIGHT.facts.items() if s not in unseen})
     assert shut(blind) == shut(gone) == ""
+
+
+def test_each_gate_says_whether_it_is_open_shut_or_cant_be_observed() -> None:
+    look = replace(having(RDMA_WIDTH=None, MTU=1500), loud=None, pair=(None, "b offers no queue pair"))
+    assert [(g.name, g.state.value, g.text) for g in asked(look)] == [
+        ("physical state", "open", ""),
+        ("rate", "open", ""),
+        ("width", "can't observe", ""),
+        ("speed", "open", ""),
+        ("mtu", "shut", "mtu is 1500 bytes, expected 4200 bytes"),
+        ("peers' mtu", "open", ""),
+        ("GID", "open", ""),
+        ("counters", "can't observe", ""),
+        ("queue pair probe", "can't observe", "b offers no queue pair"),
+    ]
+
+
+def test_queue_pair_probe_is_the_last_gate_asked() -> None:
+    silent = replace(RIGHT, pair=("no answer from b by rail0 for 3 s", ""))
+    assert shut(silent) == "queue pair probe: no answer from b by rail0 for 3 s"
+    assert asked(replace(RIGHT, pair=("", "b answered by rail0")))[-1].state is GateState.OPEN
+    assert shut(replace(silent, loud="x grew")) == "counters aren't quiet: x grew"
 
 
 # -- joined with looks at a recorded tree
@@ -78,7 +105,7 @@ PORT = "infiniband/mlx5_0/ports/1/"
 
 def recorded(folder: Path) -> Host:
     host = Host(Tree(folder, "mlx5"), ("eth1",), choice={"eth1": "mlx5_0"})
-    host.observing._gate = Gating(host.reactor).shut
+    host.observing._gates = Gating(host.reactor).look
     host.run(3)
     return host
 
@@ -116,6 +143,9 @@ def test_port_back_from_a_blip_with_half_its_rate_is_held_by_the_look_at_its_ret
     comes(host, "200 Gb/sec (2X NDR)")
     host.look()
     assert "gate: rate is 200000 Mbit/s, expected 400000" in passes(host, 1.0)
+    told = {g.name: (g.state, g.text) for g in host.explain("eth1").gates}
+    assert told["rate"] == ("shut", "rate is 200000 Mbit/s, expected 400000 Mbit/s")
+    assert told["queue pair probe"] == ("can't observe", "")
     host.tree.put(PORT + "rate", "400 Gb/sec (4X NDR)")
     host.look()
     assert passes(host, 0.1).startswith("up")

@@ -115,6 +115,14 @@ def test_worst_open_finding_gives_the_state_and_alarms_give_none() -> None:
     assert only.look(1, {}, [Sample(ERRORS, 11)]).state == "ok"
 
 
+def test_falls_own_counter_is_no_noise() -> None:
+    falls = CounterKind("netdev", "carrier_down_count", "link-downed", 32, "wraps")
+    rules = PortRules("p", [rule(watch="link-downed"), rule(name="e")])
+    for now in (0, 1):
+        rules.look(now, {}, [Sample(falls, now), Sample(ERRORS, 5)])
+    assert rules.quiet(1, 10) == (True, "")
+
+
 def test_quiet_is_known_only_of_counters_that_can_be_read() -> None:
     look = Looks(rule())
     assert look.rules.quiet(0, 10) == (None, "no counter can be read")

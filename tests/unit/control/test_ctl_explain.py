@@ -1,6 +1,7 @@
 """linkpassctl explain, as a user runs it."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,8 +34,10 @@ async def test_explain_tells_identity_facts_counters_findings_and_story(facade: 
     assert "counters/link_downed" in text and "saturated at 255" in text
     assert "port_rcv_errors" not in text  # it never grew, and can be read
     assert "symbol-errors (suspect) for 42s:" in text
+    assert re.search(r"width +can't observe +-\n", text)
+    assert re.search(r"probe +shut +queue pair probe: no answer from b by rail1 for 3 s\n", text)
     assert "    on: carrier false (carrier, 0.00 s ago); carrier true (sweep, 0.40 s ago)" in text
-    order = [text.index(title) for title in ("seen now", "counters\n", "findings", "story")]
+    order = [text.index(title) for title in ("seen now", "gates", "counters\n", "findings", "story")]
     assert order == sorted(order)
 
 
