@@ -4,7 +4,8 @@
  * file):
  *   1. the page:     agent -> shim, shared memory, read on the fast path
  *   2. the frames:   agent <-> shim, a Unix SOCK_SEQPACKET socket, one frame a datagram
- *   3. the mailbox:  shim -> shim, RDMA written over the spare queue pair itself, no agent in between
+ *   3. the mailbox:  shim -> shim, RDMA written over the spare queue pair itself (with a shared receive
+ * queue: over a queue pair beside it), no agent in between
  *
  * Everything that is read from any of them is untrusted: check magic, version, length and every bound given
  * here. A change that an older reader would misread raises LP_ABI_VERSION; the reader refuses other versions
@@ -18,7 +19,7 @@
 
 /* LP_ABI_BEGIN */
 
-#define LP_ABI_VERSION 1
+#define LP_ABI_VERSION 2
 
 /* ---- 1. the page
  * -------------------------------------------------------------------------------------------- */
@@ -194,7 +195,10 @@ struct lp_spare {
     uint8_t mtu;
     uint8_t id; /* 0 to LP_SPARES - 1, chosen by the leader's agent, the same at both ends */
     uint16_t flags;
-    uint32_t round; /* makes of this id: grows when a dead pair is made anew */
+    uint32_t round;    /* makes of this id: grows when a dead pair is made anew */
+    uint32_t mail_qpn; /* of a queue pair beside it that takes the mails (a shared receive queue gives them no
+                          receives of their own); first PSN as above. 0: they come over the spare itself */
+    uint32_t reserved;
 };
 
 struct lp_spare_here { /* also LP_SPARE_PEER */
@@ -330,8 +334,8 @@ LP_STATIC("welcome", sizeof(struct lp_welcome) == 40);
 LP_STATIC("conn_up", sizeof(struct lp_conn_up) == 112);
 LP_STATIC("conn_down", sizeof(struct lp_conn_down) == 32);
 LP_STATIC("conn_state", sizeof(struct lp_conn_state) == 80);
-LP_STATIC("spare", sizeof(struct lp_spare) == 56);
-LP_STATIC("spare_here", sizeof(struct lp_spare_here) == 128);
+LP_STATIC("spare", sizeof(struct lp_spare) == 64);
+LP_STATIC("spare_here", sizeof(struct lp_spare_here) == 136);
 LP_STATIC("spare_want", sizeof(struct lp_spare_want) == 64);
 LP_STATIC("order", sizeof(struct lp_order) == 192);
 LP_STATIC("relay", sizeof(struct lp_relay) == 88);

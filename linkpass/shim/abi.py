@@ -130,6 +130,7 @@ class Spare:
     id: int
     flags: int
     round: int
+    mail_qpn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +220,10 @@ _BY_STRUCT = {name: made for made, name in _PARTS.items()}
 # What the header's comments allow, by field; both ends included.
 _BOUNDS: dict[str, tuple[int, int]] = {
     "local_qpn": (0, MASK24), "remote_qpn": (0, MASK24), "local_psn": (0, MASK24), "remote_psn": (0, MASK24),
-    "qpn": (0, MASK24), "psn": (0, MASK24), "port": (1, 255), "mtu": (1, 5), "id": (0, C.LP_SPARES - 1),
-    "spare": (0, C.LP_SPARES), "give_up_ms": (1, 3_600_000), "attempt_ms": (1, 60_000), "hard": (0, 1),
-    "why": (C.LP_WHY_DOWN, C.LP_WHY_FAIL_BACK), "reason": (C.LP_DOWN_DESTROYED, C.LP_DOWN_UNPROTECTED),
+    "qpn": (0, MASK24), "mail_qpn": (0, MASK24), "psn": (0, MASK24), "port": (1, 255), "mtu": (1, 5),
+    "id": (0, C.LP_SPARES - 1), "spare": (0, C.LP_SPARES), "give_up_ms": (1, 3_600_000), "attempt_ms": (1, 60_000),
+    "hard": (0, 1), "why": (C.LP_WHY_DOWN, C.LP_WHY_FAIL_BACK),
+    "reason": (C.LP_DOWN_DESTROYED, C.LP_DOWN_UNPROTECTED),
     "kind": (C.LP_TELL_NEED, C.LP_TELL_ABORT), "state": (ACTIVE, DEAD),
 }  # fmt: skip
 _TEXTS = {"shim_version", "job", "device", "reason"}

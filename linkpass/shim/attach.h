@@ -52,6 +52,9 @@ struct lp_hooks {
     void (*srq_created)(struct lp_srq *srq);
     void (*srq_destroying)(struct lp_srq *srq);
     void (*srq_kept)(struct lp_srq *srq);
+    /* What a new queue pair is to be attached to in place of `real`; NULL, with errno: it can't be made. */
+    struct ibv_srq *(*srq_for_new_qp)(struct ibv_srq *real);
+    void (*srq_new_qp_over)(struct ibv_srq *used); /* the queue pair is made, or can't be */
     void (*qp_created)(struct lp_qp *qp);
     void (*qp_destroying)(struct lp_qp *qp);
     void (*qp_kept)(struct lp_qp *qp);
@@ -128,7 +131,8 @@ struct ibv_pd *lp_made_pd(struct ibv_pd *real);
 struct ibv_mr *lp_made_mr(struct ibv_mr *real, uint64_t iova, int access, int dmabuf_fd,
                           uint64_t dmabuf_offset);
 struct ibv_cq *lp_made_cq(struct ibv_cq *real, bool extended);
-struct ibv_srq *lp_made_srq(struct ibv_srq *real);
+/* `simple`: for plain receives (not XRC, no tag matching). */
+struct ibv_srq *lp_made_srq(struct ibv_srq *real, const struct ibv_srq_attr *attr, bool simple);
 struct ibv_qp *lp_made_qp(struct ibv_qp *real, const struct ibv_qp_cap *cap, enum ibv_qp_type type,
                           bool sq_sig_all, enum lp_unprotected why);
 

@@ -5,7 +5,7 @@
  * size covers it, which verbs_get_ctx_op() checks.  Fields newer than the header that this was compiled with
  * stay untouched.
  */
-#include "attach.h"
+#include "attach_life.h"
 
 #include <errno.h>
 
@@ -37,11 +37,15 @@ static enum lp_unprotected lp_reason_against(const struct ibv_qp_init_attr_ex *a
 static struct ibv_qp *lp_create_qp_ex(struct ibv_context *real, struct ibv_qp_init_attr_ex *attr) {
     LP_CONTEXT_OR_FAIL(real)
     const bool outermost = lp_enter();
-    struct ibv_qp *qp = context->create_qp_ex(real, attr);
+    struct ibv_srq *asked = attr->srq, *used = lp_srq_instead(asked, outermost);
+    attr->srq = used;
+    struct ibv_qp *qp = asked && !used ? NULL : context->create_qp_ex(real, attr);
+    attr->srq = asked;
     lp_leave();
-    if (!qp || !outermost)
-        return qp;
-    return lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0, lp_reason_against(attr));
+    if (qp && outermost)
+        (void)lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0, lp_reason_against(attr));
+    lp_srq_over(used, outermost);
+    return qp;
 }
 
 static struct ibv_qp *lp_open_qp(struct ibv_context *real, struct ibv_qp_open_attr *attr) {
@@ -73,7 +77,8 @@ static struct ibv_srq *lp_create_srq_ex(struct ibv_context *real, struct ibv_srq
     const bool outermost = lp_enter();
     struct ibv_srq *srq = context->create_srq_ex(real, attr);
     lp_leave();
-    return outermost ? lp_made_srq(srq) : srq;
+    const bool typed = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && attr->srq_type != IBV_SRQT_BASIC;
+    return outermost ? lp_made_srq(srq, &attr->attr, !typed) : srq;
 }
 
 static struct ibv_pd *lp_alloc_parent_domain(struct ibv_context *real,

@@ -29,6 +29,16 @@
         return result;                                                                                       \
     }
 
+/* The shared receive queue for a new queue pair of the job, and the end of its making; NULL is passed on. */
+static inline struct ibv_srq *lp_srq_instead(struct ibv_srq *asked, bool outermost) {
+    return asked && outermost && lp_hooks->srq_for_new_qp ? lp_hooks->srq_for_new_qp(asked) : asked;
+}
+
+static inline void lp_srq_over(struct ibv_srq *used, bool outermost) {
+    if (used && outermost && lp_hooks->srq_new_qp_over)
+        lp_hooks->srq_new_qp_over(used);
+}
+
 /* Make a zeroed shadow and publish it; NULL without memory, or when the context isn't attached. */
 #define LP_NEW_SHADOW(kind, object)                                                                          \
     ({                                                                                                       \

@@ -42,12 +42,16 @@ struct ibv_qp *lp_made_qp(struct ibv_qp *real, const struct ibv_qp_cap *cap, enu
 
 struct ibv_qp *lp_hook_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     const bool outermost = lp_enter();
-    struct ibv_qp *qp = LP_REAL(ibv_create_qp)(pd, attr);
+    struct ibv_srq *asked = attr->srq, *used = lp_srq_instead(asked, outermost);
+    attr->srq = used;
+    struct ibv_qp *qp = asked && !used ? NULL : LP_REAL(ibv_create_qp)(pd, attr);
+    attr->srq = asked;
     lp_leave();
-    if (!qp || !outermost)
-        return qp;
-    return lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0,
-                      attr->qp_type == IBV_QPT_RC ? LP_PROTECTABLE : LP_NOT_RC);
+    if (qp && outermost)
+        (void)lp_made_qp(qp, &attr->cap, attr->qp_type, attr->sq_sig_all != 0,
+                         attr->qp_type == IBV_QPT_RC ? LP_PROTECTABLE : LP_NOT_RC);
+    lp_srq_over(used, outermost);
+    return qp;
 }
 
 int lp_hook_ibv_modify_qp(struct ibv_qp *real, struct ibv_qp_attr *attr, int mask) {

@@ -13,11 +13,15 @@ struct ibv_cq *lp_made_cq(struct ibv_cq *real, bool extended) {
     return real;
 }
 
-struct ibv_srq *lp_made_srq(struct ibv_srq *real) {
+struct ibv_srq *lp_made_srq(struct ibv_srq *real, const struct ibv_srq_attr *attr, bool simple) {
     struct lp_srq *srq = LP_NEW_SHADOW(srq, real);
 
-    if (srq)
-        (void)LP_PUBLISH(srq, srq);
+    if (!srq)
+        return real;
+    srq->max_wr = attr->max_wr;
+    srq->max_sge = attr->max_sge;
+    srq->simple = simple && !attr->srq_limit;
+    (void)LP_PUBLISH(srq, srq);
     return real;
 }
 
@@ -96,7 +100,7 @@ struct ibv_srq *lp_hook_ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_at
     const bool outermost = lp_enter();
     struct ibv_srq *srq = LP_REAL(ibv_create_srq)(pd, attr);
     lp_leave();
-    return outermost ? lp_made_srq(srq) : srq;
+    return outermost ? lp_made_srq(srq, &attr->attr, true) : srq;
 }
 
 int lp_hook_ibv_modify_srq(struct ibv_srq *real, struct ibv_srq_attr *attr, int mask) {

@@ -133,12 +133,14 @@ uint32_t lp_conn_recv_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, 
     if (status != LP_WC_OK) {
         return bad_status(conn, status);
     }
-    if (!lp_recv_ring_consume(conn->recvs, token, &entry)) {
-        return bad_status(conn, LP_WC_FATAL);
+    if (conn->recvs != NULL) {
+        if (!lp_recv_ring_consume(conn->recvs, token, &entry)) {
+            return bad_status(conn, LP_WC_FATAL);
+        }
+        *job_wr_id = entry.wr_id;
     }
     conn->consumed++;
     *deliver = true;
-    *job_wr_id = entry.wr_id;
     return 0;
 }
 

@@ -97,8 +97,8 @@ void lp_conn_unpost_send(struct lp_conn *conn, uint32_t token);
 void lp_conn_unpost_recv(struct lp_conn *conn, uint32_t token);
 
 /* Completions of the real queue pair of `epoch`. Returns the actions to do. Send completions come out of
- * lp_conn_next; a successful receive goes to the job at once, `*job_wr_id` being its own wr_id and `*deliver`
- * true. */
+ * lp_conn_next; a successful receive goes to the job at once, `*job_wr_id` being its own wr_id (untouched
+ * with an SRQ: the caller knows it) and `*deliver` true. */
 uint32_t lp_conn_send_cqe(struct lp_conn *conn, uint32_t epoch, uint32_t token, uint32_t status);
 /* The usual case, made short: a success while nothing is being moved. True: `*job_wr_id` goes to the job now,
  * nothing else to do. False: nothing was done, use lp_conn_send_cqe and lp_conn_next. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "srq.h"
+
 enum { LP_BATCH = 32 };
 
 struct lp_half lp_gone;
@@ -186,12 +188,52 @@ static uint32_t took_send(struct lp_half *half, uint32_t token, const struct ibv
     return actions;
 }
 
+/* The same of a shared receive queue. An error of the job's own making is told as it came; any other receive
+ * that brought the job nothing waits for another message. */
+static uint32_t took_shared(struct lp_half *half, uint32_t token, const struct ibv_wc *raw,
+                            struct lp_direct *direct) {
+    struct lp_lane *lane = half->lane;
+    struct ibv_wc wc = *raw;
+    uint32_t actions = 0;
+    bool deliver = turns_plain(lane, half, raw);
+    uint64_t unused;
+
+    if (!deliver) {
+        const bool open = half->epoch == lane->conn.mig.epoch && !lp_mig_is_fenced(&lane->conn.mig);
+        actions = lp_conn_recv_cqe(&lane->conn, half->epoch, token, raw->status, &deliver, &unused);
+        if (open && raw->status && lp_status_class(raw->status) == LP_CLASS_APP)
+            deliver = true;
+        lane->conn.first_error_out = lane->conn.first_error_out || (deliver && raw->status);
+    }
+    if (!deliver)
+        lp_shared_return(lane->shared, token);
+    else if (lp_shared_done(lane->shared, token, &wc.wr_id)) {
+        wc.qp_num = lane->own.qp_num;
+        give(lane->recv_queue, &wc, direct);
+    }
+    return actions;
+}
+
+/* Of a queue pair that isn't recorded, or is gone: only the receives of a shared queue bear names of ours. */
+static void took_stranger(struct lp_queue *queue, const struct lp_half *half, struct ibv_wc *wc,
+                          struct lp_direct *direct) {
+    struct lp_shared *shared = half->shared;
+    const bool receive = wc->status ? wc->wr_id >> 32 == LP_KIND_RECV : (wc->opcode & IBV_WC_RECV) != 0;
+
+    if (!shared || (receive && !lp_shared_done(shared, (uint32_t)wc->wr_id, &wc->wr_id)))
+        return;
+    if (half == &shared->stranger)
+        give(queue, wc, direct);
+}
+
 static uint32_t took_recv(struct lp_half *half, uint32_t token, const struct ibv_wc *raw,
                           struct lp_direct *direct) {
     struct lp_lane *lane = half->lane;
     struct ibv_wc wc = *raw;
     bool deliver = false;
 
+    if (lane->shared)
+        return took_shared(half, token, raw, direct);
     half->recvs_out--;
     if (turns_plain(lane, half, raw)) {
         plain_recv(lane, token, raw, direct);
@@ -292,18 +334,18 @@ static int take_all(struct lp_queue *queue, struct lp_map *halves, int count, st
 
     for (int i = 0; i < count; i++) {
         struct lp_half *half = lp_map_get(halves, (uintptr_t)wc[i].qp_num + 1);
-        if (direct && half && half != &lp_gone && take_quickly(queue, half, &wc[i])) {
+        if (direct && half && half->lane && take_quickly(queue, half, &wc[i])) {
             if (kept != i)
                 wc[kept] = wc[i];
             kept++;
             continue;
         }
-        const struct ibv_wc raw = wc[i];
+        struct ibv_wc raw = wc[i];
         struct lp_direct way = {.queue = queue, .out = &wc[kept]};
-        if (half == &lp_gone)
-            continue;
-        if (half)
+        if (half && half->lane)
             take(half, &raw, direct ? &way : NULL);
+        else if (half)
+            took_stranger(queue, half, &raw, direct ? &way : NULL);
         else if (halves == &queue->halves) /* a queue pair that isn't recorded */
             give(queue, &raw, direct ? &way : NULL);
         kept += way.used;

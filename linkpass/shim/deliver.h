@@ -43,6 +43,7 @@ struct lp_queue {
 struct lp_source {
     struct lp_queue *queue;
     struct lp_reserve *reserve;
+    const struct lp_shared *shared; /* the one whose receives complete here */
     struct ibv_cq *cq;
     struct lp_map halves;  /* number + 1 -> struct lp_half */
     uint32_t room, used;   /* entries promised to halves */

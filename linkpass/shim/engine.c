@@ -10,6 +10,7 @@
 #include "deliver.h"
 #include "keys.h"
 #include "spare.h"
+#include "srq.h"
 
 enum {
     NAP_NS = 100000,       /* while queues are being drained */
@@ -45,7 +46,8 @@ static bool mail(struct lp_lane *lane, enum lp_mail_kind kind) {
     lp_conn_write_mail(&lane->conn, kind, &letter);
     if (!lp_spare_mail(half, &letter))
         return false;
-    lp_conn_mail_sent(&lane->conn, half->id);
+    if (!half->mail_qp)
+        lp_conn_mail_sent(&lane->conn, half->id);
     return true;
 }
 
@@ -169,7 +171,7 @@ static bool drain(struct lp_lane *lane, bool *hopeless) {
     if (half->in_error && !half->drained && (!half->drain_at || now - half->drain_at > DRAIN_AGAIN_NS) &&
         !lp_post_marker(half, LP_WR_ID(LP_KIND_DRAIN, 0)))
         half->drain_at = now;
-    return half->drained && half->recvs_out == 0;
+    return half->drained && (half->place || half->recvs_out == 0);
 }
 
 static uint32_t step_fencing(struct lp_lane *lane) {
@@ -192,10 +194,16 @@ static uint32_t step_fencing(struct lp_lane *lane) {
         known |= LP_MARK_PSN;
     lane->fencing = false;
     lane->fenced_ns = lp_now_ns();
+    lp_half_leaves_place(half);
     return lp_conn_drained(&lane->conn, lane->conn.mig.epoch, known, attr.rq_psn & LP_PSN_MASK);
 }
 
 static void opens(struct lp_lane *lane, struct lp_half *half) {
+    if (half->place) {
+        lp_place_found(half->place, half->port, half->sgid_index);
+        lp_place_enter(half->place);
+        half->takes = true;
+    }
     half->stage = LP_STAGE_OPEN;
     half->epoch = lane->conn.mig.epoch;
     half->send_source->open++;
@@ -227,11 +235,20 @@ static bool post_receives(struct lp_lane *lane) {
 static uint32_t step_opening(struct lp_lane *lane) {
     struct lp_half *half = lane->spares[lane->conn.mig.spare];
 
+    if (lane->now != half || half->stage != LP_STAGE_OPEN) {
+        if (!half || half->stage != LP_STAGE_USABLE) {
+            lane->opening = false;
+            return lp_conn_timeout(
+                &lane->conn); /* can't be: a usable spare is only dropped with the core's leave */
+        }
+        opens(lane, half);
+    }
+    if (half->place) {
+        lp_shared_settle(lane->shared);
+        if (!lp_place_fed(half->place))
+            return 0; /* they are still somewhere else: again, soon */
+    }
     lane->opening = false;
-    if (!half || half->stage != LP_STAGE_USABLE)
-        return lp_conn_timeout(
-            &lane->conn); /* can't be: a usable spare is only dropped with the core's leave */
-    opens(lane, half);
     return lp_conn_opened(&lane->conn, half->epoch, post_receives(lane));
 }
 
@@ -309,6 +326,8 @@ static void step_failing(struct lp_lane *lane, uint64_t now) {
     if (lane->failed || (!drain(lane, &hopeless) && now < lane->fail_at))
         return;
     lane->failed = true;
+    if (lane->now->in_error)
+        lp_half_leaves_place(lane->now);
     lp_deliver_owed(lane);
     lp_channel_down(lane, LP_DOWN_FAILED, lane->conn.error);
 }

@@ -8,6 +8,7 @@
  *   source   a completion queue of a spare NIC that feeds one of the job's
  *   domain   a protection domain of the job and its memory regions (keys.h)
  *   reserve  the same on a spare NIC, with the key table that peers read
+ *   shared   a shared receive queue of the job, and the places where its receives lie (srq.h)
  *
  * Threads: the job's own, and one of this library (the keeper), which does everything that isn't a post or a
  * poll.  Locks, in the order of taking:
@@ -15,7 +16,7 @@
  *   lp_engine.lock   the set of lanes, halves, sources; the keeper holds it while it works
  *   queue->poll_lock taking completions from the real queues of one CQ
  *   lane->lock       one lane: posts, the core, its halves
- *   leaves:          queue->ready_lock, bell->lock, domain->lock
+ *   leaves:          queue->ready_lock, bell->lock, domain->lock, shared->lock
  *
  * A post takes lane->lock only, a poll poll_lock and then the lane of each completion.
  */
@@ -64,9 +65,14 @@ struct lp_reserve;
 struct lp_source;
 struct lp_queue;
 struct lp_domain;
+struct lp_shared;
+struct lp_place;
 
 struct lp_half {
-    struct lp_lane *lane;
+    struct lp_lane *lane;     /* NULL: of a queue pair that isn't recorded, or is gone */
+    struct lp_shared *shared; /* with a shared receive queue */
+    struct lp_place *place;
+    bool takes; /* it may take receives there: counted in place->users */
     struct ibv_qp *qp;
     uint32_t qp_num;
     uint32_t epoch; /* when open */
@@ -85,6 +91,7 @@ struct lp_half {
     uint8_t port, sgid_index;
     uint8_t mails_in, mails_read; /* arrived, looked at */
     uint32_t nonce, mails;        /* mails: sent before it was usable */
+    struct ibv_qp *mail_qp;       /* with a shared receive queue: takes the mails */
     uint8_t *block;               /* mailbox, outbox, key table: registered */
     struct ibv_mr *block_mr;
 
@@ -104,6 +111,7 @@ struct lp_lane {
     struct lp_half *now; /* where requests go */
     struct lp_qp *qp;
     struct lp_queue *send_queue, *recv_queue;
+    struct lp_shared *shared; /* NULL: receives of its own */
     struct lp_domain *domain;
     void *send_block, *recv_block;
     _Atomic(struct lp_wr_batch *) batch; /* arrays for the next ibv_wr_* batch, kept from one to the other */
@@ -121,6 +129,7 @@ struct lp_lane {
     bool failing, failed;     /* FAIL was said; its errors may be handed out */
     bool fencing, replaying, resuming, marking, opening, closing;
     bool leaving;          /* to be let go of: it runs on as without this library */
+    uint8_t leaving_why;   /* enum lp_why */
     bool wants_keys;       /* a post waits for a key of the peer */
     bool unsignaled;       /* requests that can't be settled were posted without a completion to come */
     bool peer_no_writes;   /* LP_SPARE_NO_WRITES */
@@ -172,6 +181,10 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
 struct lp_lane *lp_lane_by_id(uint64_t id);
 void lp_lane_mw_created(struct lp_pd *pd);
+/* All lanes of that domain, or of that shared receive queue, leave.  No lock held. */
+void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why);
+/* A half takes no more receives of a shared queue: it is fenced, or gone. */
+void lp_half_leaves_place(struct lp_half *half);
 /* Lets go of a lane that is `leaving`, if its own queue pair carries it now.  engine.lock held. */
 bool lp_lane_let_go(struct lp_lane *lane);
 /* A passive lane: the first PSN that it would send, as its peer was told by the job.  engine.lock held. */

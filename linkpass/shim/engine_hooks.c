@@ -10,6 +10,7 @@
 #include "engine_why.h"
 #include "keys.h"
 #include "spare.h"
+#include "srq.h"
 
 static struct lp_lane *lane_of(const struct lp_qp *qp) {
     struct lp_lane *lane = qp->extra;
@@ -26,7 +27,7 @@ static int post_send(struct lp_qp *qp, struct ibv_send_wr *wr, struct ibv_send_w
 static int post_recv(struct lp_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
     struct lp_lane *lane = lane_of(qp);
 
-    return lane ? lp_lane_post_recv(lane, wr, bad) : qp->real_post_recv(qp->real, wr, bad);
+    return lane && !lane->shared ? lp_lane_post_recv(lane, wr, bad) : qp->real_post_recv(qp->real, wr, bad);
 }
 
 /*
@@ -97,6 +98,7 @@ static bool is_ours(const struct lp_context *context, const struct ibv_async_eve
     switch (event->event_type) {
     case IBV_EVENT_QP_FATAL:
         return covers_qp(event->element.qp, true);
+    case IBV_EVENT_QP_LAST_WQE_REACHED: /* of a queue pair that this library has fenced */
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
         return covers_qp(event->element.qp, false);
@@ -163,11 +165,17 @@ static const struct lp_hooks hooks = {
     .more_cqe = more_cqe,
     .cq_created = lp_deliver_cq_created,
     .cq_destroying = lp_deliver_cq_destroying,
+    .srq_created = lp_srq_created,
+    .srq_destroying = lp_srq_destroying,
+    .srq_for_new_qp = lp_srq_for_new_qp,
+    .srq_new_qp_over = lp_srq_new_qp_over,
     .qp_created = lp_lane_qp_created,
     .qp_destroying = lp_lane_qp_destroying,
     .qp_kept = lp_lane_qp_kept,
     .post_send = post_send,
     .post_recv = post_recv,
+    .post_srq_recv = lp_srq_post,
+    .modify_srq = lp_srq_modify,
     .poll_cq = lp_deliver_poll,
     .req_notify_cq = lp_deliver_notify,
     .wr_complete = wr_complete,

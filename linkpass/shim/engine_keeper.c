@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "keys.h"
 #include "spare.h"
+#include "srq.h"
 
 enum { KEEPER_FDS = 66 };
 
@@ -84,6 +85,8 @@ static uint64_t work(void) {
     look_at_page();
     const uint64_t lanes = look_at_lanes(now);
     lp_keys_work();
+    const uint64_t fed = lp_shared_work_all(now);
+    next = fed < next ? fed : next;
     return lanes < next ? lanes : next;
 }
 

@@ -9,6 +9,7 @@
 #include "engine_why.h"
 #include "keys.h"
 #include "spare.h"
+#include "srq.h"
 
 static struct lp_lane *lane_of(const struct lp_qp *qp) {
     struct lp_lane *lane = qp->extra;
@@ -43,12 +44,13 @@ struct lp_lane *lp_lane_by_id(uint64_t id) {
  * ---------------------------------------------------------------------------------------------- */
 
 static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue *send,
-                                  const struct lp_queue *recv, const struct lp_pd *pd) {
+                                  const struct lp_queue *recv, const struct lp_pd *pd,
+                                  const struct lp_shared *shared) {
     if (!lp_engine.covers)
         return LP_WHY_NO_AGENT;
     if (atomic_load(&qp->unprotected))
         return qp->unprotected == LP_OTHER_OPERATIONS ? LP_WHY_OPERATIONS : LP_WHY_KIND;
-    if (qp->real->srq)
+    if (qp->real->srq && (!shared || !pd || shared->domain != pd->extra || shared->leaving))
         return LP_WHY_SRQ;
     if (!send || !recv || !pd || !pd->extra)
         return LP_WHY_UNKNOWN_OBJECT;
@@ -59,16 +61,19 @@ static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue 
     return LP_WHY_NOT;
 }
 
-static bool give_rings(struct lp_lane *lane, const struct ibv_qp_cap *cap) {
+static bool give_rings(struct lp_lane *lane, const struct ibv_qp_cap *cap, const struct lp_shared *shared) {
     const uint32_t sends = cap->max_send_wr ? cap->max_send_wr : 1;
     const uint32_t recvs = cap->max_recv_wr ? cap->max_recv_wr : 1;
     const size_t send_bytes = lp_send_ring_bytes(sends, cap->max_send_sge, cap->max_inline_data);
     const size_t recv_bytes = lp_recv_ring_bytes(recvs, cap->max_recv_sge);
 
-    if (posix_memalign(&lane->send_block, 64, send_bytes) ||
-        posix_memalign(&lane->recv_block, 64, recv_bytes))
+    if (posix_memalign(&lane->send_block, 64, send_bytes))
         return false;
     lane->conn.sends = lp_send_ring_init(lane->send_block, sends, cap->max_send_sge, cap->max_inline_data);
+    if (shared)
+        return true; /* its receives are recorded there */
+    if (posix_memalign(&lane->recv_block, 64, recv_bytes))
+        return false;
     lane->conn.recvs = lp_recv_ring_init(lane->recv_block, recvs, cap->max_recv_sge);
     return true;
 }
@@ -77,9 +82,45 @@ static void own_half(struct lp_lane *lane) {
     lane->own = (struct lp_half){.lane = lane,
                                  .qp = lane->qp->real,
                                  .qp_num = lane->qp->qp_num,
+                                 .shared = lane->shared,
+                                 .place = lane->own.place,
                                  .id = LP_SPARES,
                                  .stage = LP_STAGE_OPEN};
     lane->now = &lane->own;
+}
+
+void lp_half_leaves_place(struct lp_half *half) {
+    if (half->takes)
+        lp_place_leave(half->place);
+    half->takes = false;
+}
+
+static void enters_place(struct lp_half *half) {
+    if (half->place && !half->takes)
+        lp_place_enter(half->place);
+    half->takes = half->place != NULL;
+}
+
+/* A queue pair of the job that isn't recorded takes receives all the same, and they bear names of ours. */
+static void strange(struct lp_qp *qp, struct lp_shared *shared, struct lp_queue *recv, bool there) {
+    struct lp_place *place = lp_place_of(shared, qp->real->srq);
+    struct lp_half *half = there ? &shared->stranger : &shared->gone;
+
+    pthread_mutex_lock(&lp_engine.lock);
+    if (there) {
+        lp_place_attach(place);
+        lp_place_enter(place);
+    } else {
+        lp_place_leave(place);
+        lp_place_detach(place);
+    }
+    if (recv) {
+        pthread_mutex_lock(&recv->poll_lock);
+        (void)lp_map_put(&recv->halves, (uintptr_t)qp->qp_num + 1, half);
+        pthread_mutex_unlock(&recv->poll_lock);
+        atomic_store(&recv->lanes, 1);
+    }
+    pthread_mutex_unlock(&lp_engine.lock);
 }
 
 static void insert(struct lp_lane *lane) {
@@ -91,6 +132,9 @@ static void insert(struct lp_lane *lane) {
     if (lane->next)
         lane->next->previous = lane;
     lp_engine.lanes = lane;
+    if (lane->own.place)
+        lp_place_attach(lane->own.place);
+    enters_place(&lane->own);
     for (int i = 0; i < 2; i++) {
         pthread_mutex_lock(&queues[i]->poll_lock);
         (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lane->own);
@@ -100,13 +144,18 @@ static void insert(struct lp_lane *lane) {
     pthread_mutex_unlock(&lp_engine.lock);
 }
 
+static uint32_t receives_of(const struct lp_qp *qp, const struct lp_shared *shared) {
+    return shared ? shared->slots : qp->cap.max_recv_wr;
+}
+
 void lp_lane_qp_created(struct lp_qp *qp) {
     struct lp_cq *send_cq = qp->real->send_cq ? lp_cq_of(qp->real->send_cq) : NULL;
     struct lp_cq *recv_cq = qp->real->recv_cq ? lp_cq_of(qp->real->recv_cq) : NULL;
     struct lp_queue *send = send_cq ? lp_queue_of(send_cq) : NULL;
     struct lp_queue *recv = recv_cq ? lp_queue_of(recv_cq) : NULL;
     struct lp_pd *pd = lp_pd_of(qp->real->pd);
-    enum lp_why why = reason_against(qp, send, recv, pd);
+    struct lp_shared *shared = lp_shared_of(qp->real->srq);
+    enum lp_why why = reason_against(qp, send, recv, pd, shared);
     struct lp_lane *lane = NULL;
 
     qp->extra = NULL;
@@ -114,7 +163,7 @@ void lp_lane_qp_created(struct lp_qp *qp) {
         why = LP_WHY_CHANNEL;
     if (!why && !(lane = calloc(1, sizeof(*lane))))
         why = LP_WHY_MEMORY;
-    if (!why && !give_rings(lane, &qp->cap)) {
+    if (!why && !give_rings(lane, &qp->cap, shared)) {
         free(lane->send_block);
         free(lane);
         why = LP_WHY_MEMORY;
@@ -122,6 +171,8 @@ void lp_lane_qp_created(struct lp_qp *qp) {
     lp_why_count(why);
     qp->unfollowed = why != LP_WHY_NOT;
     if (why) {
+        if (shared)
+            strange(qp, shared, recv, true);
         atomic_fetch_add(&qp->context->unfollowed, 1);
         if (send)
             atomic_store(&send->crowded, true);
@@ -130,12 +181,14 @@ void lp_lane_qp_created(struct lp_qp *qp) {
         return;
     }
     atomic_fetch_add(&send->promised, qp->cap.max_send_wr);
-    atomic_fetch_add(&recv->promised, qp->cap.max_recv_wr);
+    atomic_fetch_add(&recv->promised, receives_of(qp, shared));
     pthread_mutex_init(&lane->lock, NULL);
     lane->qp = qp;
     lane->send_queue = send;
     lane->recv_queue = recv;
     lane->domain = pd->extra;
+    lane->shared = shared;
+    lane->own.place = shared ? lp_place_of(shared, qp->real->srq) : NULL;
     lane->forks = atomic_load(&lp_engine.forks);
     lane->look_at = UINT64_MAX;
     own_half(lane);
@@ -163,11 +216,18 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     struct lp_lane *lane = lane_of(qp);
 
     qp->extra = NULL;
-    if (qp->unfollowed)
+    if (qp->unfollowed) {
+        struct lp_shared *shared = lp_shared_of(qp->real->srq);
+        struct lp_cq *cq = shared && qp->real->recv_cq ? lp_cq_of(qp->real->recv_cq) : NULL;
+        if (shared)
+            strange(qp, shared, cq ? lp_queue_of(cq) : NULL, false);
         atomic_fetch_sub(&qp->context->unfollowed, 1);
+    }
     qp->unfollowed = false;
     if (!lane)
         return;
+    if (lane->shared) /* what it has taken is the job's to know of, and the slot free again */
+        lp_deliver_pump(lane->recv_queue);
     struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
     pthread_mutex_lock(&lp_engine.lock);
     disconnect(lane);
@@ -179,14 +239,19 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
         lane->next->previous = lane->previous;
     for (int i = 0; i < 2; i++) {
         pthread_mutex_lock(&queues[i]->poll_lock);
-        (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lp_gone);
+        (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1,
+                         lane->shared ? &lane->shared->gone : &lp_gone);
         lp_deliver_forget(queues[i], lane->own.qp_num);
         pthread_mutex_unlock(&queues[i]->poll_lock);
+    }
+    if (lane->own.place) {
+        lp_half_leaves_place(&lane->own);
+        lp_place_detach(lane->own.place);
     }
     pthread_mutex_unlock(&lp_engine.lock);
     lp_engine_wake();
     atomic_fetch_sub(&lane->send_queue->promised, qp->cap.max_send_wr);
-    atomic_fetch_sub(&lane->recv_queue->promised, qp->cap.max_recv_wr);
+    atomic_fetch_sub(&lane->recv_queue->promised, receives_of(qp, lane->shared));
     pthread_mutex_destroy(&lane->lock);
     lp_batch_free(atomic_load(&lane->batch));
     free(lane->send_block);
@@ -197,12 +262,19 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
 /* Who binds a window or hands its key on asks for what no spare can repeat.  Known before the first such
  * request is posted, the connection runs on as without this library. */
 void lp_lane_mw_created(struct lp_pd *pd) {
+    lp_lanes_leave(pd->extra, NULL, LP_WHY_WINDOWS);
+}
+
+void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why) {
     pthread_mutex_lock(&lp_engine.lock);
+    if (shared)
+        shared->leaving = true;
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
-        if (lane->domain != pd->extra)
+        if (shared ? lane->shared != shared : lane->domain != domain)
             continue;
         pthread_mutex_lock(&lane->lock);
         lane->leaving = true;
+        lane->leaving_why = (uint8_t)why;
         pthread_mutex_unlock(&lane->lock);
         if (!lp_lane_let_go(lane))
             lp_lane_dirty(lane); /* when it has come home */
@@ -218,10 +290,10 @@ bool lp_lane_let_go(struct lp_lane *lane) {
     pthread_mutex_unlock(&lane->lock);
     if (!home)
         return false;
-    lp_why_count(LP_WHY_WINDOWS);
+    lp_why_count((enum lp_why)lane->leaving_why);
     lp_spare_drop_all(lane, true);
     if (lane->announced)
-        lp_channel_down(lane, LP_DOWN_UNPROTECTED, LP_WHY_WINDOWS);
+        lp_channel_down(lane, LP_DOWN_UNPROTECTED, lane->leaving_why);
     return true;
 }
 
@@ -265,9 +337,11 @@ static void connect_lane(struct lp_lane *lane) {
 
     if (lane->leaving) {
         lane->plain = true;
-        lp_why_count(LP_WHY_WINDOWS);
+        lp_why_count((enum lp_why)lane->leaving_why);
         return;
     }
+    if (lane->own.place)
+        lp_place_found(lane->own.place, lane->attr.port_num, ah->grh.sgid_index);
     if (!ah->is_global ||
         LP_REAL(ibv_query_gid)(lane->own.qp->context, lane->attr.port_num, ah->grh.sgid_index, &gid)) {
         lane->plain = true;
@@ -333,6 +407,10 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     const struct ibv_qp_cap *cap = &lane->qp->cap;
 
     pthread_mutex_lock(&lp_engine.lock);
+    if (lane->own.place && lane->own.place->dead) { /* its real queue holds what lies elsewhere by now */
+        pthread_mutex_unlock(&lp_engine.lock);
+        return EBUSY; /* a new queue pair will do */
+    }
     disconnect(lane);
     lp_deliver_pump(lane->send_queue);
     lp_deliver_pump(lane->recv_queue);
@@ -345,8 +423,11 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     unconnect(lane);
     lane->conn.sends = lp_send_ring_init(lane->send_block, lane->conn.sends->max_wr, cap->max_send_sge,
                                          cap->max_inline_data);
-    lane->conn.recvs = lp_recv_ring_init(lane->recv_block, lane->conn.recvs->max_wr, cap->max_recv_sge);
+    if (lane->conn.recvs)
+        lane->conn.recvs = lp_recv_ring_init(lane->recv_block, lane->conn.recvs->max_wr, cap->max_recv_sge);
+    lp_half_leaves_place(&lane->own);
     own_half(lane);
+    enters_place(&lane->own);
     lane->passive = lane->adopted = lane->unsignaled = lane->peer_no_writes = false;
     lane->announced = lane->up = lane->covered = lane->dead = lane->failing = lane->failed = false;
     lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = lane->closing = false;

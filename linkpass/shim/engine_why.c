@@ -20,7 +20,7 @@ const char *lp_why_text(enum lp_why why) {
         [LP_WHY_NO_AGENT] = "unprotected: no agent",
         [LP_WHY_KIND] = "unprotected: not a plain RC queue pair",
         [LP_WHY_OPERATIONS] = "unprotected: made for operations that can't be followed (atomic write, flush)",
-        [LP_WHY_SRQ] = "unprotected: SRQ",
+        [LP_WHY_SRQ] = "unprotected: its shared receive queue has a limit, or isn't for plain receives",
         [LP_WHY_TIMESTAMPS] = "unprotected: its completion queue carries timestamps, tags or VLANs",
         [LP_WHY_CHANNEL] = "unprotected: its completion channel can't be rung",
         [LP_WHY_UNKNOWN_OBJECT] = "unprotected: its completion queue or protection domain was made unseen",

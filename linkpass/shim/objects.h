@@ -101,6 +101,8 @@ struct lp_cq {
 struct lp_srq {
     struct ibv_srq *real;
     struct lp_context *context;
+    uint32_t max_wr, max_sge; /* as granted */
+    bool simple;              /* for plain receives, without a limit */
     struct lp_counts counts;
     void *extra;
 };

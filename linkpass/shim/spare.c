@@ -7,6 +7,7 @@
 #include "channel.h"
 #include "deliver.h"
 #include "keys.h"
+#include "srq.h"
 
 enum { BOX = 256, OUT_AT = 4 * BOX, KEYS_AT = 8 * BOX, BLOCK = 8192 };
 enum { GIDS = 64 }; /* entries looked through for one to use; drivers have 16 to 256, ours come first */
@@ -61,28 +62,33 @@ static bool find_gid(struct lp_lane *lane, struct ibv_context *context, uint8_t 
     return false;
 }
 
-static struct lp_source *find_source(struct lp_queue *queue, struct lp_reserve *reserve, uint32_t need) {
-    const uint32_t count = queue->source_count;
-    uint32_t room = LP_SOURCE_CQE;
+/* `shared`: of receives, whose completions may all come through any of its queue pairs; a source has room for
+ * one such queue, once. */
+static struct lp_source *find_source(struct lp_queue *queue, struct lp_reserve *reserve, uint32_t need,
+                                     const struct lp_shared *shared) {
+    const uint32_t count = queue->source_count, common = shared ? shared->slots : 0;
+    uint32_t room = LP_SOURCE_CQE + common;
 
     for (uint32_t i = 0; i < count; i++) {
         struct lp_source *source = queue->sources[i];
-        if (source->reserve == reserve && source->room - source->used >= need)
+        if (source->reserve == reserve && source->shared == shared && source->room - source->used >= need)
             return source;
-        room = source->room < LP_SOURCE_CQE * 8 ? source->room * 2 : source->room;
+        room = source->room < LP_SOURCE_CQE * 8 && !shared ? source->room * 2 : room;
     }
     struct lp_source *source = count < LP_SOURCES ? calloc(1, sizeof(*source)) : NULL;
     if (!source)
         return NULL;
     source->queue = queue;
     source->reserve = reserve;
+    source->shared = shared;
+    source->used = common;
     source->room = room > need ? room : need;
     source->cq =
         LP_REAL(ibv_create_cq)(reserve->nic->context, (int)source->room, source, reserve->nic->channel, 0);
     if (!source->cq) {
-        source->room = need;
-        source->cq =
-            LP_REAL(ibv_create_cq)(reserve->nic->context, (int)need, source, reserve->nic->channel, 0);
+        source->room = need + common;
+        source->cq = LP_REAL(ibv_create_cq)(reserve->nic->context, (int)source->room, source,
+                                            reserve->nic->channel, 0);
     }
     if (!source->cq || ibv_req_notify_cq(source->cq, 1)) {
         if (source->cq)
@@ -102,17 +108,17 @@ static uint32_t send_need(const struct lp_lane *lane) {
 }
 
 static uint32_t recv_need(const struct lp_lane *lane) {
-    return lane->qp->cap.max_recv_wr + LP_MAILS_PER_ROUND;
+    return (lane->shared ? 0 : lane->qp->cap.max_recv_wr) + LP_MAILS_PER_ROUND;
 }
 
 static bool get_sources(struct lp_half *half) {
     struct lp_lane *lane = half->lane;
 
-    half->send_source = find_source(lane->send_queue, half->reserve, send_need(lane));
+    half->send_source = find_source(lane->send_queue, half->reserve, send_need(lane), NULL);
     if (!half->send_source)
         return false;
     half->send_source->used += send_need(lane);
-    half->recv_source = find_source(lane->recv_queue, half->reserve, recv_need(lane));
+    half->recv_source = find_source(lane->recv_queue, half->reserve, recv_need(lane), lane->shared);
     if (!half->recv_source) {
         half->send_source->used -= send_need(lane);
         half->send_source = NULL;
@@ -122,14 +128,39 @@ static bool get_sources(struct lp_half *half) {
     return true;
 }
 
+static struct ibv_qp *mail_qp(const struct lp_half *half) {
+    return half->mail_qp ? half->mail_qp : half->qp;
+}
+
 static bool post_mail_receives(struct lp_half *half) {
     for (int i = 0; i < LP_MAILS_PER_ROUND; i++) {
         struct ibv_recv_wr *bad = NULL, wr = {.wr_id = LP_WR_ID(LP_KIND_MAIL_RECV, i)};
-        if (ibv_post_recv(half->qp, &wr, &bad))
+        if (ibv_post_recv(mail_qp(half), &wr, &bad))
             return false;
         half->recvs_out++;
     }
     return true;
+}
+
+static bool to_init(struct ibv_qp *qp, uint8_t port, unsigned int access) {
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = port, .qp_access_flags = access};
+
+    return !LP_REAL(ibv_modify_qp)(qp, &attr,
+                                   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+/* Mails take a receive each, to be noticed. Those of a shared queue belong to the job's messages. */
+static bool make_mail_qp(struct lp_half *half, uint8_t port) {
+    struct ibv_qp_init_attr init = {.send_cq = half->send_source->cq,
+                                    .recv_cq = half->recv_source->cq,
+                                    .cap = {.max_send_wr = LP_MAILS_PER_ROUND + 1,
+                                            .max_recv_wr = LP_MAILS_PER_ROUND,
+                                            .max_send_sge = 1,
+                                            .max_recv_sge = 1},
+                                    .qp_type = IBV_QPT_RC};
+
+    half->mail_qp = LP_REAL(ibv_create_qp)(half->reserve->pd, &init);
+    return half->mail_qp && to_init(half->mail_qp, port, IBV_ACCESS_REMOTE_WRITE);
 }
 
 static bool make_qp(struct lp_half *half, uint8_t port) {
@@ -137,24 +168,23 @@ static bool make_qp(struct lp_half *half, uint8_t port) {
     const struct ibv_qp_cap *cap = &lane->qp->cap;
     struct ibv_qp_init_attr init = {.send_cq = half->send_source->cq,
                                     .recv_cq = half->recv_source->cq,
+                                    .srq = half->place ? half->place->real : NULL,
                                     .cap = {.max_send_wr = send_need(lane),
-                                            .max_recv_wr = recv_need(lane),
+                                            .max_recv_wr = half->place ? 0 : recv_need(lane),
                                             .max_send_sge = cap->max_send_sge ? cap->max_send_sge : 1,
-                                            .max_recv_sge = cap->max_recv_sge ? cap->max_recv_sge : 1,
+                                            .max_recv_sge = half->place         ? 0
+                                                            : cap->max_recv_sge ? cap->max_recv_sge
+                                                                                : 1,
                                             .max_inline_data = cap->max_inline_data},
                                     .qp_type = IBV_QPT_RC};
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
-                               .port_num = port,
-                               .qp_access_flags = lane->attr.qp_access_flags | IBV_ACCESS_REMOTE_WRITE |
-                                                  IBV_ACCESS_REMOTE_READ};
 
     half->qp = LP_REAL(ibv_create_qp)(half->reserve->pd, &init);
     if (!half->qp)
         return false;
     half->qp_num = half->qp->qp_num;
-    return !LP_REAL(ibv_modify_qp)(half->qp, &attr,
-                                   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) &&
-           post_mail_receives(half);
+    return to_init(half->qp, port,
+                   lane->attr.qp_access_flags | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) &&
+           (!half->place || make_mail_qp(half, port)) && post_mail_receives(half);
 }
 
 static bool make_block(struct lp_half *half) {
@@ -190,6 +220,20 @@ static void unlock_polls(const struct lp_lane *lane) {
         pthread_mutex_unlock(&lane->recv_queue->poll_lock);
 }
 
+/* Under the numbers that its completions bear. */
+static bool listed(struct lp_map *halves, struct lp_half *half, bool there) {
+    const struct ibv_qp *qps[2] = {half->qp, half->mail_qp};
+    bool all = true;
+
+    for (int i = 0; i < 2; i++) {
+        if (qps[i] && there)
+            all = lp_map_put(halves, (uintptr_t)qps[i]->qp_num + 1, half) && all;
+        else if (qps[i])
+            (void)lp_map_take(halves, (uintptr_t)qps[i]->qp_num + 1);
+    }
+    return all;
+}
+
 /* Takes a half out of sight and destroys it. */
 static void drop(struct lp_half *half) {
     struct lp_lane *lane = half->lane;
@@ -201,9 +245,9 @@ static void drop(struct lp_half *half) {
     if (lane->now == half)
         lane->now = &lane->own;
     if (half->send_source)
-        (void)lp_map_take(&half->send_source->halves, (uintptr_t)half->qp_num + 1);
+        listed(&half->send_source->halves, half, false);
     if (half->recv_source)
-        (void)lp_map_take(&half->recv_source->halves, (uintptr_t)half->qp_num + 1);
+        listed(&half->recv_source->halves, half, false);
     if (half->stage == LP_STAGE_OPEN) {
         half->send_source->open--;
         half->recv_source->open--;
@@ -214,6 +258,12 @@ static void drop(struct lp_half *half) {
     unlock_polls(lane);
     if (half->qp)
         (void)LP_REAL(ibv_destroy_qp)(half->qp);
+    if (half->mail_qp)
+        (void)LP_REAL(ibv_destroy_qp)(half->mail_qp);
+    if (half->place) {
+        lp_half_leaves_place(half);
+        lp_place_detach(half->place);
+    }
     if (half->send_source)
         half->send_source->used -= send_need(lane);
     if (half->recv_source)
@@ -240,8 +290,8 @@ static bool publish(struct lp_half *half) {
     struct lp_lane *lane = half->lane;
 
     lock_polls(lane);
-    const bool sent = lp_map_put(&half->send_source->halves, (uintptr_t)half->qp_num + 1, half) &&
-                      lp_map_put(&half->recv_source->halves, (uintptr_t)half->qp_num + 1, half);
+    const bool sent =
+        listed(&half->send_source->halves, half, true) && listed(&half->recv_source->halves, half, true);
     pthread_mutex_lock(&lane->lock);
     lane->spares[half->id] = half;
     pthread_mutex_unlock(&lane->lock);
@@ -264,8 +314,13 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
     half->id = want->id;
     half->stage = LP_STAGE_MADE;
     half->reserve = lp_keys_reserve(lane->domain, nic);
-    if (!half->reserve || !get_sources(half) || !make_block(half) || !make_qp(half, want->port) ||
-        !publish(half)) {
+    half->shared = lane->shared;
+    if (half->reserve && lane->shared)
+        half->place = lp_place_on(lane->shared, half->reserve);
+    if (half->place)
+        lp_place_attach(half->place);
+    if (!half->reserve || (lane->shared && !half->place) || !get_sources(half) || !make_block(half) ||
+        !make_qp(half, want->port) || !publish(half)) {
         drop(half);
         return NULL;
     }
@@ -280,6 +335,7 @@ static struct lp_half *make(struct lp_lane *lane, const struct lp_spare_want *wa
                                    .mail_rkey = half->block_mr->rkey,
                                    .keys_rkey = half->reserve->table_mr->rkey,
                                    .qpn = half->qp_num,
+                                   .mail_qpn = half->mail_qp ? half->mail_qp->qp_num : 0,
                                    .psn = random_bits() & LP_PSN_MASK,
                                    .mtu = (uint8_t)lp_spare_active_mtu(nic->context, want->port),
                                    .id = want->id,
@@ -346,12 +402,12 @@ static bool mirrors(const struct lp_identity *mine, const struct lp_identity *th
            mine->remote_psn == theirs->local_psn;
 }
 
-static bool join(struct lp_half *half) {
+static bool join(struct lp_half *half, struct ibv_qp *qp, uint32_t peer_qpn) {
     const struct ibv_qp_attr *job = &half->lane->attr;
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = (enum ibv_mtu)(half->mine.mtu < half->peer.mtu ? half->mine.mtu : half->peer.mtu),
-        .dest_qp_num = half->peer.qpn,
+        .dest_qp_num = peer_qpn,
         .rq_psn = half->peer.psn,
         .max_dest_rd_atomic = job->max_dest_rd_atomic ? job->max_dest_rd_atomic : 1,
         .min_rnr_timer = job->min_rnr_timer,
@@ -361,7 +417,7 @@ static bool join(struct lp_half *half) {
     attr.ah_attr.grh.sgid_index = half->sgid_index;
     attr.ah_attr.port_num = half->port;
     attr.ah_attr.is_global = 1;
-    if (LP_REAL(ibv_modify_qp)(half->qp, &attr,
+    if (LP_REAL(ibv_modify_qp)(qp, &attr,
                                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
         return false;
@@ -372,7 +428,7 @@ static bool join(struct lp_half *half) {
                                 .rnr_retry = sends ? job->rnr_retry : 7,
                                 .sq_psn = half->mine.psn,
                                 .max_rd_atomic = job->max_rd_atomic ? job->max_rd_atomic : 1};
-    return !LP_REAL(ibv_modify_qp)(half->qp, &attr,
+    return !LP_REAL(ibv_modify_qp)(qp, &attr,
                                    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                        IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
@@ -387,10 +443,10 @@ static void small_mail(struct lp_half *half, enum lp_mail_kind kind, uint32_t no
                            .round = half->mine.round};
 
     mail.sum = lp_mail_sum(&mail);
-    if (lp_spare_mail(half, &mail))
-        half->mails++;
-    else
+    if (!lp_spare_mail(half, &mail))
         half->stage = LP_STAGE_BROKEN;
+    else if (!half->mail_qp)
+        half->mails++;
 }
 
 void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
@@ -408,11 +464,15 @@ void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
         return;
     }
     if (half->stage != LP_STAGE_MADE || spare->mtu < IBV_MTU_256 || spare->mtu > IBV_MTU_4096 ||
-        spare->qpn == 0 || spare->qpn > LP_PSN_MASK || spare->psn > LP_PSN_MASK)
+        spare->qpn == 0 || spare->qpn > LP_PSN_MASK || spare->psn > LP_PSN_MASK ||
+        spare->mail_qpn > LP_PSN_MASK)
         return;
+    if ((spare->mail_qpn != 0) != (half->mail_qp != NULL))
+        return; /* one end has a shared receive queue and the other hasn't: not built */
     half->peer = *spare;
     lane->peer_no_writes = (spare->flags & LP_SPARE_NO_WRITES) != 0;
-    const bool joined = join(half);
+    const bool joined = join(half, half->qp, half->peer.qpn) &&
+                        (!half->mail_qp || join(half, half->mail_qp, half->peer.mail_qpn));
     pthread_mutex_lock(&lane->lock);
     half->stage = joined ? LP_STAGE_JOINED : LP_STAGE_BROKEN;
     if (joined)
@@ -437,7 +497,7 @@ bool lp_spare_mail(struct lp_half *half, const struct lp_mail *mail) {
     memcpy(half->block + OUT_AT + at, mail, sizeof(*mail));
     wr.wr.rdma.remote_addr = half->peer.mail_addr + at;
     wr.wr.rdma.rkey = half->peer.mail_rkey;
-    return ibv_post_send(half->qp, &wr, &bad) == 0;
+    return ibv_post_send(mail_qp(half), &wr, &bad) == 0;
 }
 
 static void becomes_usable(struct lp_half *half) {
@@ -494,6 +554,8 @@ void lp_spare_look(struct lp_lane *lane) {
         if (!half)
             continue;
         pthread_mutex_lock(&lane->lock);
+        if (half->place && half->place->dead && half->stage < LP_STAGE_OPEN)
+            half->stage = LP_STAGE_BROKEN; /* what lies in that real queue lies elsewhere by now */
         while (half->stage >= LP_STAGE_JOINED && half->stage != LP_STAGE_BROKEN &&
                half->mails_read < half->mails_in)
             read_mail(half);

@@ -84,7 +84,7 @@ static void broke(const struct ibv_qp *qp) {
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
         for (uint32_t id = 0; id < LP_SPARES; id++) {
             struct lp_half *half = lane->spares[id];
-            if (!half || half->qp != qp)
+            if (!half || (half->qp != qp && half->mail_qp != qp))
                 continue;
             pthread_mutex_lock(&lane->lock);
             if (half->stage != LP_STAGE_OPEN)

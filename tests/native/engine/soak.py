@@ -65,7 +65,7 @@ def plan_of(seed: int, seconds: float) -> Plan:
         options.append("-b")
     for flag, probability in (
         ("--new-api", 0.25), ("--split-cq", 0.25), ("--threads", 0.2), ("--fence", 0 if doubt else 0.2),
-        ("--sq-sig-all", 0.1),
+        ("--sq-sig-all", 0.1), ("--srq", 0.3),
     ):  # fmt: skip
         if r.random() < probability:
             options.append(flag)

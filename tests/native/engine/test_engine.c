@@ -9,87 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "abi.h"
-#include "agent.h"
-#include "pair.h"
-
-static char socket_path[64];
-static const struct agent_manners manners = {.rails = 2, .give_up_ms = 3000, .attempt_ms = 100};
-
-static void nap_ms(unsigned int ms) {
-    const struct timespec wait = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    nanosleep(&wait, NULL);
-}
-
-static bool within(bool (*is_so)(void), unsigned int ms) {
-    for (unsigned int waited = 0; waited < ms; waited += 2) {
-        if (is_so())
-            return true;
-        nap_ms(2);
-    }
-    return is_so();
-}
-
-static const struct agent_manners *behave(const struct agent_manners *how) {
-    CHECK(agent_start(socket_path, how));
-    return how;
-}
-
-static struct pair *covered_pair(const struct pair_options *options) {
-    struct pair *pair = pair_new(options);
-
-    fake_auto(true);
-    CHECK(within(agent_all_ready, 20000));
-    return pair;
-}
-
-static void done(struct pair *pair) {
-    CHECK_EQ(ibv_destroy_qp(pair->a.qp), 0);
-    CHECK_EQ(ibv_destroy_qp(pair->b.qp), 0);
-    struct end *ends[2] = {&pair->a, &pair->b};
-    for (int i = 0; i < 2; i++) {
-        CHECK_EQ(ibv_destroy_cq(ends[i]->send_cq), 0);
-        CHECK_EQ(ibv_destroy_cq(ends[i]->recv_cq), 0);
-        CHECK_EQ(ibv_destroy_comp_channel(ends[i]->channel), 0);
-        CHECK_EQ(ibv_dereg_mr(ends[i]->mr), 0);
-        if (ends[i]->srq)
-            CHECK_EQ(ibv_destroy_srq(ends[i]->srq), 0);
-        CHECK_EQ(ibv_dealloc_pd(ends[i]->pd), 0);
-        CHECK_EQ(ibv_close_device(ends[i]->context), 0);
-    }
-    free(pair);
-    agent_stop();
-}
-
-/* The next completion within ten seconds. */
-static void wait_wc(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status) {
-    struct ibv_wc wc = {0};
-
-    for (int i = 0; i < 10000; i++) {
-        if (next_wc(cq, &wc)) {
-            CHECK_EQ(wc.wr_id, wr_id);
-            CHECK_EQ(wc.status, status);
-            return;
-        }
-        nap_ms(1);
-    }
-    fprintf(stderr, "no completion, wanted id %llu\n", (unsigned long long)wr_id);
-    checks_failed++;
-}
-
-static void cut_rail_0(bool cut) {
-    fake_cut(0, 2, cut ? FAKE_ALL : 0);
-    fake_cut(2, 0, cut ? FAKE_ALL : 0);
-}
-
-static void fail_the_rail(void) {
-    fake_port(0, false);
-    agent_page_state("fake_h0r0", LP_NIC_DOWN);
-}
-
-static bool has_moved(void) {
-    return agent_migrations() >= 2;
-}
+#include "promise.h"
 
 /* ---- what must hold
  * ------------------------------------------------------------------------------------- */
@@ -304,7 +224,7 @@ static void port_error_isnt_the_jobs_business(void) {
 static void port_error_is_told_to_a_job_that_has_other_queue_pairs_there(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
-    struct ibv_srq_init_attr shared = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq_init_attr shared = {.attr = {.max_wr = 4, .max_sge = 1, .srq_limit = 1}};
     struct ibv_srq *srq = ibv_create_srq(pair->a.pd, &shared);
     struct ibv_qp_init_attr init = {.send_cq = pair->a.send_cq,
                                     .recv_cq = pair->a.recv_cq,
@@ -546,20 +466,6 @@ static void destroyed_in_the_middle_of_a_move(void) {
     done(pair);
 }
 
-static void shared_receive_queue_passes_through(void) {
-    const struct pair_options options = {.srq = true};
-
-    behave(&manners);
-    struct pair *pair = pair_new(&options);
-    fake_auto(true);
-    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
-    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 2, 0, 0, 64, 0), 0);
-    wait_wc(pair->b.recv_cq, 1, IBV_WC_SUCCESS);
-    wait_wc(pair->a.send_cq, 2, IBV_WC_SUCCESS);
-    CHECK(!agent_all_ready());
-    done(pair);
-}
-
 /* What windows do can't be repeated elsewhere, and must work as without the library: also ibv_wr_bind_mw. */
 static void memory_window_lets_go_of_its_domains_connections(void) {
     behave(&manners);
@@ -670,7 +576,6 @@ static const struct test tests[] = {
     TEST(access_error_of_the_job_stays_what_it_is),
     TEST(memory_registered_after_a_move_can_be_used),
     TEST(destroyed_in_the_middle_of_a_move),
-    TEST(shared_receive_queue_passes_through),
     TEST(memory_window_lets_go_of_its_domains_connections),
     TEST(operations_that_cant_be_followed_pass_through_from_the_start),
     TEST(child_of_a_fork_leaves_the_parent_alone),
@@ -678,29 +583,5 @@ static const struct test tests[] = {
 };
 
 int main(int argc, char **argv) {
-    int passed = 0, failed = 0;
-
-    snprintf(socket_path, sizeof(socket_path), "/tmp/test_engine.%d.sock", (int)getpid());
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        if (argc > 1 && !strstr(tests[i].name, argv[1]))
-            continue;
-        /* Spare NICs stay open for the life of a process, and a fleet starts anew only when all are closed.
-         */
-        const pid_t child = fork();
-        if (child == 0) {
-            setenv("LINKPASS_SOCKET", socket_path, 1);
-            checks_failed = 0;
-            tests[i].run();
-            fflush(NULL);
-            _exit(checks_failed != 0);
-        }
-        int status = -1;
-        (void)waitpid(child, &status, 0);
-        printf("%s %s\n", status ? "FAIL" : "ok  ", tests[i].name);
-        fflush(stdout);
-        status ? failed++ : passed++;
-    }
-    (void)unlink(socket_path);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed || !passed;
+    return run_promises(tests, sizeof(tests) / sizeof(tests[0]), argc, argv);
 }

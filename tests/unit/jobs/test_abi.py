@@ -59,7 +59,7 @@ int main(void) {{
 
 
 def test_head_is_where_the_header_says() -> None:
-    assert abi.pack(abi.Welcome(5, 6), seq=9)[:16] == b"LPFR" + struct.pack("<HHII", 1, 64, 40, 9)
+    assert abi.pack(abi.Welcome(5, 6), seq=9)[:16] == b"LPFR" + struct.pack("<HHII", abi.C.LP_ABI_VERSION, 64, 40, 9)
 
 
 def test_states_are_those_of_the_state_machine() -> None:
@@ -108,8 +108,8 @@ def test_text_without_an_end_is_refused() -> None:
 
 def test_other_version_is_refused_by_name() -> None:
     frame = bytearray(abi.pack(abi.Hello(0, "1", "train")))
-    frame[4] = 2
-    with pytest.raises(WireError, match="ABI version 2, this agent speaks 1"):
+    frame[4] = 1
+    with pytest.raises(WireError, match="ABI version 1, this agent speaks 2"):
         abi.read(bytes(frame))
 
 
