@@ -43,7 +43,7 @@ def booted(now: float, uptime: Path = UPTIME) -> float:
 
 
 class Alarming:
-    """`past` and `windows` are what a restart remembered."""
+    """`past`, `windows` and `undrained` (s since each port's undrain) are what a restart remembered."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Alarming:
         past: Iterable[PastAlarm] = (),
         windows: Mapping[str, Baselines] | None = None,
         expected: Callable[[str], bool] = lambda port: True,
+        undrained: Mapping[str, float] | None = None,
     ) -> None:
         self._expected = expected
         self._graces, self._reactor, self._observing = graces, reactor, observing
@@ -71,7 +72,7 @@ class Alarming:
         growth = {r.name for r in rules if r.kind in ("growth", "ratio")}
         self._alarms = Alarms(growth, kept, [a for a in past if a.port in reactor.ports], now)
         self._drained = {name: port.drained is not None for name, port in reactor.ports.items()}
-        self._undrained: dict[str, float] = {}
+        self._undrained = {port: now - ago for port, ago in (undrained or {}).items()}
 
     def look(self) -> None:
         """Judge all ports now."""
@@ -121,6 +122,12 @@ class Alarming:
         """What a restart should remember of the falls that were counted."""
         now = self._clock.now()
         return {port: rules.baselines(now) for port, rules in self._rules.items()}
+
+    def undrained(self) -> dict[str, float]:
+        """How long ago each port was undrained, s, while that explains trouble."""
+        now = self._clock.now()
+        ages = {port: max(0.0, now - at) for port, at in self._undrained.items()}
+        return {port: ago for port, ago in ages.items() if ago < self._graces.undrain}
 
     # -- inside -----------------------------------------------------------------------------------------------
 

@@ -1,14 +1,14 @@
 """What this host should have, joined: the manifest (`linkpass.manifest`) and the ports as they are now.
 
 Without a manifest the configured ports are what is expected. With one, a port that isn't in it is never called a
-fault, and one that is in it and not configured is told in `linkpassctl status`.
+fault, and one that is in it and not configured is told as absent.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
 from linkpass.api import ManifestView, PresentPortView
-from linkpass.manifest import ExpectedPort, Manifest, PresentPort
+from linkpass.manifest import ExpectedPort, Manifest, PresentPort, load
 from linkpass.model import PortState, Signal, Value
 
 from .reactor import Reactor
@@ -44,16 +44,23 @@ class Expecting:
         want = self.of(port)
         return (want.subnet if want else None) or ""
 
-    def missing(self) -> list[str]:
-        """Ports of the manifest that aren't configured, a line each."""
+    def missing(self) -> list[tuple[ExpectedPort, str]]:
+        """Ports of the manifest that aren't configured, and what to say of each."""
         if self._manifest is None:
             return []
         known = [self.of(port) for port in self._reactor.ports]
         return [
-            f"port {want.name} ({want.pci or want.rail}) is in the manifest and isn't configured: add a [[port]]"
+            (want, f"it is in the manifest ({want.pci or want.rail}) and isn't configured: add a [[port]]")
             for want in self._manifest.ports
             if want not in known
         ]
+
+    def reload(self) -> str:
+        """Read the manifest's file anew; what was done. ConfigError for a bad one: what was expected stays so."""
+        if self._path is None:
+            return "no manifest is configured: nothing to read anew"
+        self._manifest = load(self._path)
+        return f"{self._path} read anew: {len(self._manifest.ports)} ports are expected"
 
     def present(self) -> list[PresentPort]:
         """The ports as they are."""

@@ -26,6 +26,7 @@ from linkpass.api import (
 )
 from linkpass.clock import Clock
 from linkpass.errors import NotFoundError
+from linkpass.manifest import ExpectedPort
 from linkpass.model import Hop, PathVerdict, Plan, PortState, Signal, Step
 
 from .alarming import Alarming
@@ -84,9 +85,8 @@ class AgentFacade:
 
     def status(self) -> StatusView:
         ports, paths, peers = self.ports(), self.paths(), self.peers()
-        ours = [p for p in ports if self._expecting.expected(p.name)]
+        ours = [p for p in ports if p.name not in self._reactor.ports or self._expecting.expected(p.name)]
         problems = [f"port {p.name} is {p.state}: {p.cause}" for p in ours if p.state not in FINE]
-        problems += self._expecting.missing()
         local = {p.name for p in ports if p.state not in FINE or p.state == PortState.DRAINED}
         problems += [
             f"path {p.peer}/{p.rail} is {p.state}: {p.cause}" for p in paths if self._worth_telling(p, local)
@@ -112,7 +112,8 @@ class AgentFacade:
         )
 
     def ports(self) -> list[PortView]:
-        return [self._port(name, port) for name, port in self._reactor.ports.items()]
+        configured = [self._port(name, port) for name, port in self._reactor.ports.items()]
+        return [*configured, *(self._missing(want, why) for want, why in self._expecting.missing())]
 
     def alarms(self, history: bool) -> list[AlarmView]:
         if self._alarming is None:
@@ -256,6 +257,14 @@ class AgentFacade:
             rdma=rdma if isinstance(rdma, str) else None,
             gids=list(gids) if isinstance(gids, tuple) else [],
         )
+
+    def _missing(self, want: ExpectedPort, why: str) -> PortView:
+        """A port that should be here and isn't looked at."""
+        since = self._clock.now() - self._started
+        return PortView(
+            name=want.name, rail=want.rail, state=PortState.ABSENT.value, cause=why, since=since, flaps=0,
+            last_flap=None, held_for=None, drained=None, carrier=None, mtu=None, addresses=[],
+        )  # fmt: skip
 
     def _path(self, path: PathVerdict, current: Mapping[str, tuple[Hop, ...]]) -> PathView:
         now, verdict = self._clock.now(), path.verdict

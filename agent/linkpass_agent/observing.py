@@ -200,6 +200,11 @@ class Observing:
         if port in self.watched:
             self.watched[port].rules.forget_best()
 
+    def expect_anew(self) -> None:
+        """The manifest says something else now."""
+        for port, watched in self.watched.items():
+            watched.rules.expect(self._expected(port))
+
     def past(self) -> dict[str, CountersPast]:
         """What a restart should remember of the counters."""
         now = self._clock.now()

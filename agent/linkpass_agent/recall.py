@@ -5,6 +5,7 @@
     flaps and the time of the last one     stay                          stay
     counters' last values, best rates      stay, for the same device     forgotten: counters begin anew
     alarms' history                        stays                         stays
+    time since an undrain                  stays                         stays
 
 Nothing here can take a port down: a memory only makes a port that works serve a hold-down. All of it is kept as
 lengths of time, and a gap in which no agent looked pays nothing off, so neither a new boot's monotonic clock nor a
@@ -59,6 +60,7 @@ class Recall:
     counters: dict[str, CountersPast] = field(default_factory=dict)
     alarms: tuple[PastAlarm, ...] = ()
     falls: dict[str, Baselines] = field(default_factory=dict)
+    undrained: dict[str, float] = field(default_factory=dict)
 
     __pydantic_config__ = STRICT
 
@@ -81,6 +83,7 @@ def after_gap(saved: Recall, boot_id: str, now: float, wall: float) -> Recall:
         paths=tuple(replace(p, past=older(p.past)) for p in saved.paths),
         counters={n: replace(c, baselines=c.baselines.after(gap)) for n, c in saved.counters.items() if same},
         falls={name: b.after(gap) for name, b in saved.falls.items()},
+        undrained={name: ago + gap for name, ago in saved.undrained.items()},
     )
 
 

@@ -26,7 +26,7 @@ from random import Random
 from linkpass import manifest as manifests
 from linkpass import rules
 from linkpass.clock import SystemClock
-from linkpass.errors import LinkPassError
+from linkpass.errors import ConfigError, LinkPassError
 from linkpass.model import Event, EventKind, Hop, HostRecord, PathId, PortState
 from linkpass.settings import Endpoint, Settings
 from linkpass_topology import fabric as fabrics
@@ -228,8 +228,8 @@ class Agent:
         )
         manifest = manifests.load(settings.manifest) if settings.manifest else None
         self.expecting = Expecting(manifest, settings.manifest, self.reactor, names.place)
-        for line in self.expecting.missing():
-            log.warning(line)
+        for want, why in self.expecting.missing():
+            log.warning("port %s: %s", want.name, why)
         self.pairing = Pairing(
             self.reactor, lambda: self.rdma.behind, self.probing.heard, self.gossip.post, self._look_soon, self.clock
         )
@@ -242,6 +242,7 @@ class Agent:
         self.alarming = alarming.Alarming(
             rules.changed(settings.rules), graces, settings.alarms.history, self.reactor, self.observing, self.events,
             self.clock, alarming.booted(self.clock.now()), past.alarms, past.falls, self.expecting.expected,
+            past.undrained,
         )  # fmt: skip
         self.jobs = Jobs(
             settings, self.reactor, lambda: self.rdma.behind, self.gossip.post, self._talk_to_others,
@@ -335,6 +336,17 @@ class Agent:
                 peers.add(host)
         return frozenset(p for p in self._targets if p.peer in peers)
 
+    def reload(self) -> None:
+        """Read anew what may be: the manifest. A bad one is told and changes nothing."""
+        try:
+            said = self.expecting.reload()
+        except ConfigError as e:
+            self._complain(f"the manifest stays as it was: {'; '.join(str(e).splitlines())}")
+            return
+        self.events.add(EventKind.AGENT, self.settings.host, said)
+        self.observing.expect_anew()
+        self._look_soon()
+
     def _talk_to_others(self) -> None:
         """Peers in use are probed at the fast period: jobs' from their first connection on."""
         if self._paths_in_use() != self._in_use:
@@ -389,6 +401,7 @@ class Agent:
             self.observing.past(),
             self.alarming.past(),
             self.alarming.windows(),
+            self.alarming.undrained(),
         )
 
     # -- what runs beside each other -------------------------------------------------------------------------
@@ -510,6 +523,7 @@ async def run(settings: Settings) -> int:
     except BaseException:
         claimed.release()
         raise
+    loop.add_signal_handler(signal.SIGHUP, agent.reload)
     async with serve(agent.facade, settings, claimed=claimed):
         try:
             await agent.run(stop)

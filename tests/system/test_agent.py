@@ -1,6 +1,8 @@
 """Real agents on real links: drains, restarts, refusals, leavings, hostile datagrams, bad configuration."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -270,3 +272,30 @@ def test_port_that_returns_with_a_smaller_mtu_is_held_by_that_gate_until_it_is_m
 
 def cause(agents: Agents, port: str) -> str:
     return next(str(p["cause"]) for p in agents.ask("a", "ports") if p["name"] == port)
+
+
+def test_expected_port_that_isnt_configured_is_absent_until_a_new_manifest_is_read(
+    lab: NamespaceLab, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "manifest.toml"
+    ports = [f'[[port]]\nname = "a-rail{n}"\nrail = "rail{n}"\n' for n in range(3)]
+    manifest.write_text("".join(ports))
+    running = Agents(lab, {**QUICK, "manifest": str(manifest)})
+    running.write()
+    running.start("a")
+    try:
+        assert state(running, "a-rail2") == "absent"
+        assert cause(running, "a-rail2") == "it is in the manifest (rail2) and isn't configured: add a [[port]]"
+        assert any("a-rail2 is absent" in p for p in running.status("a")["problems"])
+        manifest.write_text('[[port]]\nrail = "rail0"\nname = 3\n')
+        os.kill(running.pid("a"), signal.SIGHUP)
+        bad = f"the manifest stays as it was: {manifest}:3"
+        assert eventually(lambda: any(e["text"].startswith(bad) for e in running.events("a"))), [
+            e["text"] for e in running.events("a")
+        ]
+        assert state(running, "a-rail2") == "absent"
+        manifest.write_text("".join(ports[:2]))
+        os.kill(running.pid("a"), signal.SIGHUP)
+        assert eventually(lambda: len(running.ports("a")) == 2)
+    finally:
+        running.stop_all()

@@ -202,6 +202,10 @@ class PortRules:
         self._before, self._recalled_at = past, now
         self._best = dict(past.best)
 
+    def expect(self, expected: Mapping[str, int]) -> None:
+        """Something else is expected from now on."""
+        self._expected = dict(expected)
+
     def wanted(self) -> dict[str, int]:
         """What a port that comes back should have: what is expected, else the best that was seen."""
         return {**self._best, **self._expected}

@@ -33,6 +33,7 @@ class Watch:
         falls: dict[str, Baselines] | None = None,
         clock: FakeClock | None = None,
         kept: int = 500,
+        undrained: dict[str, float] | None = None,
     ) -> None:
         self.clock, self.told = clock or FakeClock(), list[Event]()
         events = EventLog(self.clock, self.told.append)
@@ -43,7 +44,17 @@ class Watch:
             lambda record: None, lambda targets: None, None, events, self.clock, {},
         )  # fmt: skip
         self.alarming = Alarming(
-            shipped(), Graces(), kept, self.reactor, None, events, self.clock, booted, past, falls
+            shipped(),
+            Graces(),
+            kept,
+            self.reactor,
+            None,
+            events,
+            self.clock,
+            booted,
+            past,
+            falls,
+            undrained=undrained,
         )
         for port in rails:
             self.see(port, Signal.PRESENT, True)
@@ -192,6 +203,21 @@ def test_alarm_goes_on_over_a_restart_with_its_time_and_is_told_once() -> None:
     assert still.raised == raised.raised and later.events() == []
     later.run(700)
     assert later.active == []
+
+
+def test_undrains_grace_goes_on_over_a_restart_and_ends_when_it_would_have() -> None:
+    watch = Watch()
+    watch.reactor.drain("p", "new optic", dry_run=False)
+    watch.run(1)
+    watch.reactor.undrain("p")
+    watch.run(50)
+    later = Watch(undrained=watch.alarming.undrained(), clock=watch.clock)
+    later.see("p", Signal.CARRIER, False)
+    later.run(65)
+    assert later.active == []
+    later.run(40)
+    assert later.active == [("p", "port-outage")]
+    assert later.alarming.undrained() == {}
 
 
 def test_history_is_kept_over_a_restart_and_bounded() -> None:

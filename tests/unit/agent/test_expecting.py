@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from linkpass.errors import ConfigError
 from linkpass.manifest import Manifest
 from linkpass.model import Observation, Signal
 from linkpass_agent.expecting import Expecting
@@ -37,9 +40,32 @@ def test_port_is_expected_by_its_pci_address_whatever_it_is_called(tmp_path: Pat
 
 
 def test_port_of_the_manifest_that_isnt_configured_is_told_with_the_remedy(tmp_path: Path) -> None:
-    assert expecting(host(tmp_path)).missing() == [
-        "port a-rail9 (rail9) is in the manifest and isn't configured: add a [[port]]"
-    ]
+    found = [(want.name, why) for want, why in expecting(host(tmp_path)).missing()]
+    assert found == [("a-rail9", "it is in the manifest (rail9) and isn't configured: add a [[port]]")]
+
+
+def test_manifest_read_anew_counts_from_then_on_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+    of, file = host(tmp_path / "tree"), tmp_path / "manifest.toml"
+    file.write_text('[[port]]\nname = "a-rail1"\nrail = "rail1"\nmtu = 9000\n')
+    found = Expecting(MANIFEST, file, of.reactor, lambda port: "")
+    assert not found.expected("a-rail1")
+    assert found.reload() == f"{file} read anew: 1 ports are expected"
+    assert found.expected("a-rail1") and found.best("a-rail1") == {"mtu": 9000}
+    file.write_text('[[port]]\nname = "a-rail1"\nrail = "rail1"\nmtu = "big"\n')
+    with pytest.raises(ConfigError, match=r"manifest.toml:4: .*mtu"):
+        found.reload()
+    assert found.best("a-rail1") == {"mtu": 9000}
+
+
+def test_rules_compare_with_what_a_new_manifest_says(tmp_path: Path) -> None:
+    of, wanted = Host(Tree(tmp_path, "mlx5"), ("eth1",)), {"rate": 400_000}
+    of.observing._expected = lambda port: wanted
+    of.run(12)
+    assert of.findings("eth1") == []
+    wanted["rate"] = 800_000
+    of.observing.expect_anew()
+    of.run(12)
+    assert of.findings("eth1") == ["rate-lost"]
 
 
 def test_without_a_manifest_all_configured_ports_are_expected(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ RECALLS = st.builds(
         st.builds(PastAlarm, NAMES, NAMES, NAMES, NAMES, NAMES, SECONDS, st.none() | SECONDS, NAMES), max_size=3
     ).map(tuple),
     st.dictionaries(NAMES, BASELINES, max_size=2),
+    st.dictionaries(NAMES, SECONDS, max_size=2),
 )
 SAVED = Recall(
     "boot1", 1000.0, 5e8,
