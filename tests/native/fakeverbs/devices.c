@@ -95,6 +95,8 @@ void fake_tune(const struct fake_config *config) {
     fake.config.retry_7_forever = config->retry_7_forever;
     fake.config.lying_psn = config->lying_psn;
     fake.config.unseen_receives = config->unseen_receives;
+    for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
+        mark_set(MAY_SEND, qp); /* the window may have grown */
     fake_unlock();
 }
 

@@ -150,9 +150,11 @@ struct wqe {
     uint64_t remote_addr, compare_add, swap;
     uint32_t rkey;
     int sge_count;
-    struct ibv_sge sges[FAKE_MAX_SGE];
     uint32_t length;
-    uint8_t inline_data[FAKE_MAX_INLINE];
+    union {
+        struct ibv_sge sges[FAKE_MAX_SGE];
+        uint8_t inline_data[FAKE_MAX_INLINE]; /* if inlined */
+    };
     uint32_t first_psn, packets; /* once started */
     bool started;
     enum ibv_wc_status fault; /* found when it was to be sent: completes so when it is the oldest */
@@ -166,7 +168,6 @@ struct qp {
         struct ibv_qp ibv;
         struct ibv_qp_ex ex;
     };
-    struct qp *next;
     struct nic *nic;
     struct ibv_qp_attr attr; /* as set */
     struct ibv_qp_init_attr init;
@@ -178,11 +179,13 @@ struct qp {
     uint32_t sq_capacity, sq_head, sq_count; /* not retired */
     uint32_t sq_unfreed;                     /* retired, slot not free (free_on_poll) */
     uint32_t sq_uncounted;                   /* retired without completion since the last one */
+    uint32_t sq_sent;                        /* of sq_count: this many, the oldest, were sent whole */
     uint32_t send_psn;                       /* next to send */
     uint32_t max_psn;                        /* next never sent */
     uint32_t acked_psn;                      /* oldest not acknowledged */
     unsigned int retries, rnr_retries;       /* left */
-    uint64_t timer;                          /* 0: off */
+    uint64_t timer;                          /* 0: off; changed by timer_set() alone */
+    uint32_t timer_slot;                     /* while it is on */
     bool rnr_waiting;
     bool sq_drained_due;
     bool unseen; /* receives that were posted in ERR */
@@ -213,13 +216,25 @@ struct qp {
     uint32_t async_made;
 };
 
+/* What a queue pair may be marked with.  A mark that is there needn't be right: who finds it wrong clears it.
+ * One that is missing would be a queue pair that never goes on: whatever may let it go on sets it. */
+enum mark { EXISTS, MAY_SEND, MAY_FLUSH, MARKS };
+
+struct table {
+    struct qp **qps;         /* by number; only where EXISTS is set */
+    struct qp **timers;      /* heap */
+    uint64_t *marked[MARKS]; /* a bit a number */
+    uint32_t capacity, timer_count;
+};
+
 struct fake {
     pthread_mutex_t lock;
     struct fake_config config;
     struct nic nics[FAKE_MAX_NICS];
     int nic_count;
     struct wire wires[FAKE_MAX_NICS][FAKE_MAX_NICS];
-    struct qp *qps, *cursor;
+    struct table table;
+    uint32_t cursor; /* number of the queue pair whose turn to send it is; 0: the newest */
     struct mr *mrs;
     uint32_t next_qpn, next_key;
     uint64_t packet_order, now;
@@ -270,8 +285,27 @@ int fake_dealloc_mw(struct ibv_mw *mw);
 int fake_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 bool rq_take(struct qp *qp, struct rwqe *rwqe); /* from the queue pair's own or shared queue */
 
-/* queue pairs */
+/* table */
+bool table_add(struct qp *qp); /* false, with errno set: no memory, or no number is left */
+void table_remove(struct qp *qp);
 struct qp *qp_find(const struct nic *nic, uint32_t qpn);
+void mark_set(enum mark mark, const struct qp *qp);
+void mark_clear(enum mark mark, const struct qp *qp);
+/* The newest with that mark whose number is below `end` (UINT32_MAX: of all); NULL: none. */
+struct qp *marked_below(enum mark mark, uint32_t end);
+void timer_set(struct qp *qp, uint64_t at); /* 0: off */
+struct qp *timer_first(void);               /* NULL: none is on */
+
+/* Every queue pair, the newest first. */
+static inline struct qp *qp_newest(void) {
+    return marked_below(EXISTS, UINT32_MAX);
+}
+
+static inline struct qp *qp_older(const struct qp *qp) {
+    return marked_below(EXISTS, qp->ibv.qp_num);
+}
+
+/* queue pairs */
 void qp_error(struct qp *qp); /* to ERR: requests will be flushed */
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

@@ -25,7 +25,7 @@ static bool pd_in_use(const struct ibv_pd *pd) {
     for (const struct mr *mr = fake.mrs; mr; mr = mr->next)
         if (mr->ibv.pd == pd)
             return true;
-    for (const struct qp *qp = fake.qps; qp; qp = qp->next)
+    for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
         if (qp->ibv.pd == pd)
             return true;
     return false;

@@ -92,6 +92,7 @@ int sq_push(struct qp *qp, const struct wqe *wqes, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         qp->sq[(qp->sq_head + qp->sq_count++) % qp->sq_capacity] = wqes[i];
     qp->nic->stats.posted += count;
+    mark_set(qp->ibv.state == IBV_QPS_ERR ? MAY_FLUSH : MAY_SEND, qp);
     while (qp->ibv.state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
         continue;
     fake_wake();
@@ -129,6 +130,7 @@ int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_w
     } else {
         result = rq_post(&qp->rq, wr, bad);
         qp->unseen = ibv->state == IBV_QPS_ERR && fake.config.unseen_receives;
+        mark_set(MAY_FLUSH, qp);
     }
     while (ibv->state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
         continue;

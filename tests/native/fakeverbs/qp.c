@@ -44,16 +44,16 @@ static bool transition_ok(enum ibv_qp_state from, enum ibv_qp_state to, int mask
     return false;
 }
 
-struct qp *qp_find(const struct nic *nic, uint32_t qpn) {
-    for (struct qp *qp = fake.qps; qp; qp = qp->next)
-        if (qp->nic == nic && qp->ibv.qp_num == qpn)
-            return qp;
-    return NULL;
-}
-
 static bool cap_ok(const struct ibv_qp_cap *cap) {
     return cap->max_send_wr <= 16384 && cap->max_recv_wr <= 16384 && cap->max_send_sge <= FAKE_MAX_SGE &&
            cap->max_recv_sge <= FAKE_MAX_SGE && cap->max_inline_data <= FAKE_MAX_INLINE;
+}
+
+static void qp_free(struct qp *qp) {
+    free(qp->sq);
+    free(qp->building);
+    free(qp->rq.ring);
+    free(qp);
 }
 
 static struct qp *qp_new(const struct ibv_qp_init_attr *init) {
@@ -68,10 +68,7 @@ static struct qp *qp_new(const struct ibv_qp_init_attr *init) {
     qp->rq.max_sge = init->cap.max_recv_sge;
     qp->rq.ring = calloc(qp->rq.capacity + 1, sizeof(qp->rq.ring[0]));
     if (!qp->sq || !qp->building || !qp->rq.ring) {
-        free(qp->sq);
-        free(qp->building);
-        free(qp->rq.ring);
-        free(qp);
+        qp_free(qp);
         return NULL;
     }
     return qp;
@@ -95,21 +92,19 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, const struct ibv_qp_init_attr
     if (!qp)
         return NULL;
     fake_lock();
-    if (fake_refuse(nic)) {
+    qp->ibv.qp_num = fake.next_qpn;
+    if (fake_refuse(nic) || !table_add(qp)) {
         fake_unlock();
-        free(qp->sq);
-        free(qp->building);
-        free(qp->rq.ring);
-        free(qp);
+        qp_free(qp);
         return NULL;
     }
+    fake.next_qpn++;
     qp->ibv.context = pd->context;
     qp->ibv.qp_context = init->qp_context;
     qp->ibv.pd = pd;
     qp->ibv.send_cq = init->send_cq;
     qp->ibv.recv_cq = init->recv_cq;
     qp->ibv.srq = init->srq;
-    qp->ibv.qp_num = fake.next_qpn++ & PSN_MASK;
     qp->ibv.state = IBV_QPS_RESET;
     qp->ibv.qp_type = init->qp_type;
     pthread_mutex_init(&qp->ibv.mutex, NULL);
@@ -122,8 +117,6 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, const struct ibv_qp_init_attr
     if (extended)
         qp_ex_fill(qp);
     qp_users(qp, 1);
-    qp->next = fake.qps;
-    fake.qps = qp;
     nic->objects++;
     fake_unlock();
     return &qp->ibv;
@@ -155,9 +148,9 @@ FAKE_API struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *ibv) {
 static void qp_reset(struct qp *qp) {
     cq_forget_qp(CONTAINER(qp->ibv.send_cq, struct cq, ibv), qp);
     cq_forget_qp(CONTAINER(qp->ibv.recv_cq, struct cq, ibv), qp);
-    qp->sq_head = qp->sq_count = qp->sq_unfreed = qp->sq_uncounted = 0;
+    qp->sq_head = qp->sq_count = qp->sq_unfreed = qp->sq_uncounted = qp->sq_sent = 0;
     qp->rq.head = qp->rq.count = 0;
-    qp->timer = 0;
+    timer_set(qp, 0);
     qp->rnr_waiting = qp->nak_sent = qp->in_message = qp->has_rwqe = false;
     memset(qp->atomics, 0, sizeof(qp->atomics));
 }
@@ -166,7 +159,8 @@ void qp_error(struct qp *qp) {
     if (qp->ibv.state == IBV_QPS_ERR || qp->ibv.state == IBV_QPS_RESET)
         return;
     qp->ibv.state = IBV_QPS_ERR;
-    qp->timer = 0;
+    timer_set(qp, 0);
+    mark_set(MAY_FLUSH, qp);
     qp->rnr_waiting = false;
     if (qp->ibv.srq)
         fake_async(qp->nic, qp->ibv.context, IBV_EVENT_QP_LAST_WQE_REACHED, qp);
@@ -226,6 +220,7 @@ static int modify(struct qp *qp, const struct ibv_qp_attr *attr, int mask) {
     qp->sq_drained_due =
         to == IBV_QPS_SQD && (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify;
     qp->ibv.state = to;
+    mark_set(MAY_SEND, qp);
     return 0;
 }
 
@@ -267,14 +262,11 @@ FAKE_API int ibv_destroy_qp(struct ibv_qp *ibv) {
     struct events *events = &CONTAINER(ibv->context, struct context, verbs.context)->events;
 
     fake_lock();
-    for (struct qp **at = &fake.qps; *at; at = &(*at)->next) {
-        if (*at == qp) {
-            *at = qp->next;
-            break;
-        }
+    table_remove(qp);
+    if (fake.cursor == ibv->qp_num) {
+        const struct qp *older = qp_older(qp);
+        fake.cursor = older ? older->ibv.qp_num : 0;
     }
-    if (fake.cursor == qp)
-        fake.cursor = qp->next;
     qp_reset(qp);
     qp_users(qp, UINT32_MAX);
     for (struct event *event = events->head; event; event = event->next)
@@ -290,10 +282,7 @@ FAKE_API int ibv_destroy_qp(struct ibv_qp *ibv) {
     pthread_mutex_destroy(&ibv->mutex);
     pthread_cond_destroy(&ibv->cond);
     pthread_mutex_destroy(&qp->build_lock);
-    free(qp->sq);
-    free(qp->building);
-    free(qp->rq.ring);
-    free(qp);
+    qp_free(qp);
     return 0;
 }
 

@@ -18,7 +18,7 @@ static void restart_timer(struct qp *qp) {
     const bool waiting = qp->acked_psn != qp->max_psn;
 
     /* 4.096 us * 2^timeout; 0 waits without end. */
-    qp->timer = waiting && qp->attr.timeout ? fake.now + (UINT64_C(4096) << qp->attr.timeout) : 0;
+    timer_set(qp, waiting && qp->attr.timeout ? fake.now + (UINT64_C(4096) << qp->attr.timeout) : 0);
 }
 
 /* ---- completions
@@ -47,6 +47,7 @@ static void retire_head(struct qp *qp, enum ibv_wc_status status) {
 
     qp->sq_head = (qp->sq_head + 1) % qp->sq_capacity;
     qp->sq_count--;
+    qp->sq_sent -= qp->sq_sent != 0;
     complete(qp, &wqe, status);
 }
 
@@ -116,6 +117,8 @@ static bool may_start(struct qp *qp, uint32_t index) {
 
     if (qp->ibv.state == IBV_QPS_SQD)
         return false;
+    if (!wqe->fence && !is_response(wqe->opcode))
+        return true;
     for (uint32_t i = 0; i < index; i++)
         responses += is_response(wqe_at(qp, i)->opcode);
     if (wqe->fence && responses)
@@ -125,12 +128,14 @@ static bool may_start(struct qp *qp, uint32_t index) {
 
 /* The request that the next PSN belongs to, started if it is new; NULL: nothing to send now. */
 static struct wqe *next_to_send(struct qp *qp) {
-    for (uint32_t i = 0; i < qp->sq_count; i++) {
+    for (uint32_t i = qp->sq_sent; i < qp->sq_count; i++) {
         struct wqe *wqe = wqe_at(qp, i);
         if (wqe->fault)
             return NULL;
-        if (wqe->started && psn_diff(qp->send_psn, wqe_end(wqe)) >= 0)
+        if (wqe->started && psn_diff(qp->send_psn, wqe_end(wqe)) >= 0) {
+            qp->sq_sent = i + 1;
             continue;
+        }
         if (wqe->started)
             return wqe;
         if (!may_start(qp, i))
@@ -240,7 +245,13 @@ static bool advance(struct qp *qp, uint32_t psn) {
     return whole;
 }
 
-/* Send again from the oldest that isn't acknowledged; the last retry used up ends the queue pair. */
+/* What comes next is the oldest packet that isn't acknowledged. */
+static void send_again(struct qp *qp) {
+    qp->send_psn = qp->acked_psn;
+    qp->sq_sent = 0;
+}
+
+/* Send again from there; the last retry used up ends the queue pair. */
 static void go_back(struct qp *qp) {
     const bool for_ever = qp->attr.retry_cnt == 7 && fake.config.retry_7_forever;
 
@@ -250,15 +261,16 @@ static void go_back(struct qp *qp) {
     }
     if (!for_ever)
         qp->retries--;
-    qp->send_psn = qp->acked_psn;
+    send_again(qp);
     restart_timer(qp);
 }
 
 void requester_timeout(struct qp *qp) {
-    qp->timer = 0;
+    timer_set(qp, 0);
+    mark_set(MAY_SEND, qp);
     if (qp->rnr_waiting) {
         qp->rnr_waiting = false;
-        qp->send_psn = qp->acked_psn;
+        send_again(qp);
     } else if (qp->acked_psn != qp->max_psn) {
         go_back(qp);
     }
@@ -291,6 +303,7 @@ static void take_response(struct qp *qp, const struct packet *packet) {
     const uint64_t offset = (uint64_t)index * mtu_bytes(qp->attr.path_mtu);
     if (!sges_copy(qp, wqe->sges, wqe->sge_count, offset, (void *)packet->payload, packet->length, true)) {
         wqe->fault = IBV_WC_LOC_PROT_ERR;
+        qp->sq_sent = 0; /* nothing after it is sent any more */
         retire(qp);
         return;
     }
@@ -313,9 +326,9 @@ static void take_rnr(struct qp *qp, const struct packet *packet) {
     }
     if (qp->attr.rnr_retry != 7)
         qp->rnr_retries--;
-    qp->send_psn = qp->acked_psn;
+    send_again(qp);
     qp->rnr_waiting = true;
-    qp->timer = fake.now + (uint64_t)rnr_10us[packet->rnr_timer & 31] * 10000;
+    timer_set(qp, fake.now + (uint64_t)rnr_10us[packet->rnr_timer & 31] * 10000);
 }
 
 static void take_nak(struct qp *qp, const struct packet *packet) {
@@ -338,6 +351,7 @@ void requester_receive(struct qp *qp, const struct packet *packet) {
     /* Late and impossible ones: outside what is waited for. */
     if (psn_diff(packet->psn, qp->acked_psn) < 0 || psn_diff(packet->psn, qp->max_psn) >= 0)
         return;
+    mark_set(MAY_SEND, qp);
     switch (packet->opcode) {
     case OP_READ_RESPONSE:
     case OP_ATOMIC_RESPONSE:

@@ -4,28 +4,42 @@
 #include <errno.h>
 #include <time.h>
 
-/* One packet of the queue pair whose turn it is, of that NIC (-1: any). */
-static bool transmit_one(int nic) {
-    struct qp *start = fake.cursor ? fake.cursor : fake.qps;
+/* One packet of the first that has one to send of the queue pairs with these numbers, from the highest down.
+ */
+static bool transmit_between(int nic, uint32_t from, uint32_t end) {
+    struct qp *qp;
 
-    if (!start)
-        return false;
-    struct qp *qp = start;
-    do {
-        struct qp *next = qp->next ? qp->next : fake.qps;
-        if ((nic < 0 || qp->nic->index == nic) && requester_transmit(qp)) {
-            fake.cursor = next;
+    while ((qp = marked_below(MAY_SEND, end)) && qp->ibv.qp_num >= from) {
+        end = qp->ibv.qp_num;
+        if (nic >= 0 && qp->nic->index != nic)
+            continue;
+        if (requester_transmit(qp)) {
+            const struct qp *older = qp_older(qp);
+            fake.cursor = (older ? older : qp_newest())->ibv.qp_num;
             return true;
         }
-        qp = next;
-    } while (qp != start);
+        mark_clear(MAY_SEND, qp);
+    }
     return false;
 }
 
+/* One packet of the queue pair whose turn it is, of that NIC (-1: any). */
+static bool transmit_one(int nic) {
+    const uint32_t turn = fake.cursor ? fake.cursor : UINT32_MAX - 1;
+
+    return transmit_between(nic, 0, turn + 1) || transmit_between(nic, turn + 1, UINT32_MAX);
+}
+
 static bool flush_one(int nic) {
-    for (struct qp *qp = fake.qps; qp; qp = qp->next)
-        if ((nic < 0 || qp->nic->index == nic) && qp_flush_one(qp))
+    struct qp *qp;
+
+    for (uint32_t end = UINT32_MAX; (qp = marked_below(MAY_FLUSH, end)); end = qp->ibv.qp_num) {
+        if (nic >= 0 && qp->nic->index != nic)
+            continue;
+        if (qp_flush_one(qp))
             return true;
+        mark_clear(MAY_FLUSH, qp);
+    }
     return false;
 }
 
@@ -79,19 +93,10 @@ size_t fake_flush(int nic, size_t n) {
 /* ---- time
  * --------------------------------------------------------------------------------------------------- */
 
-static struct qp *first_timer(void) {
-    struct qp *first = NULL;
-
-    for (struct qp *qp = fake.qps; qp; qp = qp->next)
-        if (qp->timer && (!first || qp->timer < first->timer))
-            first = qp;
-    return first;
-}
-
 static void advance_to(uint64_t until) {
     struct qp *qp;
 
-    while ((qp = first_timer()) && qp->timer <= until) {
+    while ((qp = timer_first()) && qp->timer <= until) {
         if (qp->timer > fake.now)
             fake.now = qp->timer;
         requester_timeout(qp);
@@ -115,7 +120,7 @@ uint64_t fake_now(void) {
 
 uint64_t fake_next_timer(void) {
     fake_lock();
-    const struct qp *qp = first_timer();
+    const struct qp *qp = timer_first();
     const uint64_t at = qp ? qp->timer : UINT64_MAX;
     fake_unlock();
     return at;
@@ -147,7 +152,7 @@ static uint64_t clock_ns(void) {
 }
 
 static void wait_for_work(void) {
-    const struct qp *qp = first_timer();
+    const struct qp *qp = timer_first();
     const uint64_t until = qp ? qp->timer : UINT64_MAX;
     const struct timespec at = {.tv_sec = (time_t)(until / 1000000000),
                                 .tv_nsec = (long)(until % 1000000000)};
@@ -228,7 +233,7 @@ void fake_port(int nic, bool up) {
 void fake_lose_gid(int nic) {
     fake_lock();
     fake_async(&fake.nics[nic], NULL, IBV_EVENT_GID_CHANGE, NULL);
-    for (struct qp *qp = fake.qps; qp; qp = qp->next)
+    for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
         if (qp->nic->index == nic && qp->sq_count && qp->ibv.state == IBV_QPS_RTS)
             requester_fail(qp, IBV_WC_LOC_QP_OP_ERR);
     fake_wake();
@@ -252,7 +257,7 @@ void fake_gid_twin(int nic) {
 void fake_device_fatal(int nic) {
     fake_lock();
     fake_async(&fake.nics[nic], NULL, IBV_EVENT_DEVICE_FATAL, NULL);
-    for (struct qp *qp = fake.qps; qp; qp = qp->next)
+    for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
         if (qp->nic->index == nic)
             qp_error(qp);
     fake_wake();
