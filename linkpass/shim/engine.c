@@ -152,17 +152,12 @@ void lp_engine_fail(struct lp_lane *lane, uint32_t status, bool by_job) {
 /* The queue pair in use to ERR, and all of its completions taken.  True when that is so. */
 static bool drain(struct lp_lane *lane, bool *hopeless) {
     struct lp_half *half = lane->now;
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
 
     *hopeless = half->overrun;
     if (!half->in_error) {
-        half->in_error = !LP_REAL(ibv_modify_qp)(half->qp, &attr, IBV_QP_STATE);
-        if (!half->in_error) {
-            memset(&attr, 0, sizeof(attr));
-            half->in_error =
-                !LP_REAL(ibv_query_qp)(half->qp, &attr, IBV_QP_STATE, &init) && attr.qp_state == IBV_QPS_ERR;
-        }
+        half->in_error = !lp_half_to_error(half) ||
+                         (!lp_half_query(half, &attr, IBV_QP_STATE) && attr.qp_state == IBV_QPS_ERR);
         *hopeless = *hopeless || !half->in_error;
     }
     /* Again if it doesn't come: its completion may have been lost in an overrun queue.  Whichever comes last
@@ -177,7 +172,6 @@ static bool drain(struct lp_lane *lane, bool *hopeless) {
 static uint32_t step_fencing(struct lp_lane *lane) {
     struct lp_half *half = lane->now;
     struct ibv_qp_attr attr;
-    struct ibv_qp_init_attr init;
     bool hopeless;
     uint32_t known = LP_MARK_CONSUMED;
 
@@ -188,9 +182,7 @@ static uint32_t step_fencing(struct lp_lane *lane) {
     }
     if (!done)
         return 0;
-    memset(&attr, 0, sizeof(attr));
-    if (!LP_REAL(ibv_query_qp)(half->qp, &attr, IBV_QP_STATE | IBV_QP_RQ_PSN, &init) &&
-        attr.qp_state == IBV_QPS_ERR)
+    if (!lp_half_query(half, &attr, IBV_QP_STATE | IBV_QP_RQ_PSN) && attr.qp_state == IBV_QPS_ERR)
         known |= LP_MARK_PSN;
     lane->fencing = false;
     lane->fenced_ns = lp_now_ns();

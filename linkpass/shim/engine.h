@@ -183,6 +183,10 @@ struct lp_lane *lp_lane_by_id(uint64_t id);
 void lp_lane_mw_created(struct lp_pd *pd);
 /* All lanes of that domain, or of that shared receive queue, leave.  No lock held. */
 void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why);
+/* As ibv_modify_qp and ibv_query_qp; programs read ->state of their queue pair (UCX does before each post),
+ * where libibverbs notes what it sees, so there it stays what they know. */
+int lp_half_to_error(struct lp_half *half);
+int lp_half_query(struct lp_half *half, struct ibv_qp_attr *attr, int mask);
 /* A half takes no more receives of a shared queue: it is fenced, or gone. */
 void lp_half_leaves_place(struct lp_half *half);
 /* Lets go of a lane that is `leaving`, if its own queue pair carries it now.  engine.lock held. */

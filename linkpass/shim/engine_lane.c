@@ -452,7 +452,10 @@ static int to_error(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     pthread_mutex_unlock(&lp_engine.lock);
     if (ours)
         lp_lane_dirty(lane);
-    return ours && lane->now != &lane->own ? 0 : LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+    if (!ours || lane->now == &lane->own)
+        return LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+    lane->own.qp->state = IBV_QPS_ERR;
+    return 0;
 }
 
 int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
@@ -484,6 +487,7 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
             unconnect(lane);
     } else if (to == IBV_QPS_RTS && lane->connected) {
         lane->up = true;
+        lane->own.qp->state = IBV_QPS_RTS;
     } else if (to == IBV_QPS_RTR && lane->connected) {
         atomic_store(&lane->ripe_at, lp_now_ns() + LP_PASSIVE_NS);
     }
@@ -492,6 +496,25 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
     if (connected)
         lp_lane_dirty(lane);
     errno = error;
+    return result;
+}
+
+int lp_half_to_error(struct lp_half *half) {
+    const enum ibv_qp_state shown = half->qp->state;
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    const int result = LP_REAL(ibv_modify_qp)(half->qp, &attr, IBV_QP_STATE);
+
+    half->qp->state = shown;
+    return result;
+}
+
+int lp_half_query(struct lp_half *half, struct ibv_qp_attr *attr, int mask) {
+    const enum ibv_qp_state shown = half->qp->state;
+    struct ibv_qp_init_attr init;
+
+    memset(attr, 0, sizeof(*attr));
+    const int result = LP_REAL(ibv_query_qp)(half->qp, attr, mask, &init);
+    half->qp->state = shown;
     return result;
 }
 
@@ -508,6 +531,8 @@ int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
             attr->qp_state = attr->cur_qp_state = IBV_QPS_ERR;
         else if (attr->qp_state == IBV_QPS_ERR)
             attr->qp_state = attr->cur_qp_state = IBV_QPS_RTS;
+        if (mask & IBV_QP_STATE)
+            qp->real->state = attr->qp_state;
     }
     pthread_mutex_unlock(&lane->lock);
     return result;

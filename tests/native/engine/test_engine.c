@@ -38,6 +38,24 @@ static void silent_cut_moves_everything_and_loses_nothing(void) {
     done(pair);
 }
 
+/* Programs look at the queue pair's own field too: UCX does before each post. */
+static void state_that_the_library_notes_stays_what_the_job_knows(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    fail_the_rail();
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 1, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 1, IBV_WC_SUCCESS);
+    CHECK(within(has_moved, 1000));
+    CHECK_EQ(pair->a.qp->state, IBV_QPS_RTS);
+    CHECK_EQ(pair->b.qp->state, IBV_QPS_RTS);
+    CHECK_EQ(state_of(pair->a.qp), IBV_QPS_RTS);
+    CHECK_EQ(pair->a.qp->state, IBV_QPS_RTS);
+    CHECK_EQ(to_state(pair->a.qp, IBV_QPS_ERR), 0);
+    CHECK_EQ(pair->a.qp->state, IBV_QPS_ERR);
+    done(pair);
+}
+
 static void lost_acknowledgements_repeat_no_atomic_and_no_send(void) {
     behave(&manners);
     struct pair *pair = covered_pair(NULL);
@@ -556,6 +574,7 @@ static void agent_that_dies_and_returns_covers_again(void) {
 
 static const struct test tests[] = {
     TEST(silent_cut_moves_everything_and_loses_nothing),
+    TEST(state_that_the_library_notes_stays_what_the_job_knows),
     TEST(lost_acknowledgements_repeat_no_atomic_and_no_send),
     TEST(atomic_whose_result_was_lost_is_an_error),
     TEST(end_that_never_sends_moves_as_well),

@@ -169,6 +169,7 @@ struct qp {
         struct ibv_qp_ex ex;
     };
     struct nic *nic;
+    enum ibv_qp_state state; /* ibv.state is what the library's calls have seen last */
     struct ibv_qp_attr attr; /* as set */
     struct ibv_qp_init_attr init;
     int peer; /* NIC that the destination GID names; -1: none */

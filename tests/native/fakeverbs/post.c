@@ -4,7 +4,7 @@
 #include <errno.h>
 
 static bool may_post_send(const struct qp *qp) {
-    return qp->ibv.state == IBV_QPS_RTS || qp->ibv.state == IBV_QPS_SQD || qp->ibv.state == IBV_QPS_ERR;
+    return qp->state == IBV_QPS_RTS || qp->state == IBV_QPS_SQD || qp->state == IBV_QPS_ERR;
 }
 
 static const struct {
@@ -92,8 +92,8 @@ int sq_push(struct qp *qp, const struct wqe *wqes, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         qp->sq[(qp->sq_head + qp->sq_count++) % qp->sq_capacity] = wqes[i];
     qp->nic->stats.posted += count;
-    mark_set(qp->ibv.state == IBV_QPS_ERR ? MAY_FLUSH : MAY_SEND, qp);
-    while (qp->ibv.state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
+    mark_set(qp->state == IBV_QPS_ERR ? MAY_FLUSH : MAY_SEND, qp);
+    while (qp->state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
         continue;
     fake_wake();
     return 0;
@@ -121,7 +121,7 @@ int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_w
     int result;
 
     fake_lock();
-    if (ibv->state == IBV_QPS_RESET || ibv->srq) {
+    if (qp->state == IBV_QPS_RESET || ibv->srq) {
         *bad = wr;
         result = EINVAL;
     } else if (fake_refuse(qp->nic)) {
@@ -129,10 +129,10 @@ int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_w
         result = errno;
     } else {
         result = rq_post(&qp->rq, wr, bad);
-        qp->unseen = ibv->state == IBV_QPS_ERR && fake.config.unseen_receives;
+        qp->unseen = qp->state == IBV_QPS_ERR && fake.config.unseen_receives;
         mark_set(MAY_FLUSH, qp);
     }
-    while (ibv->state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
+    while (qp->state == IBV_QPS_ERR && fake.config.flush_at_once && qp_flush_one(qp))
         continue;
     fake_wake();
     fake_unlock();

@@ -105,7 +105,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, const struct ibv_qp_init_attr
     qp->ibv.send_cq = init->send_cq;
     qp->ibv.recv_cq = init->recv_cq;
     qp->ibv.srq = init->srq;
-    qp->ibv.state = IBV_QPS_RESET;
+    qp->ibv.state = qp->state = IBV_QPS_RESET;
     qp->ibv.qp_type = init->qp_type;
     pthread_mutex_init(&qp->ibv.mutex, NULL);
     pthread_cond_init(&qp->ibv.cond, NULL);
@@ -156,9 +156,9 @@ static void qp_reset(struct qp *qp) {
 }
 
 void qp_error(struct qp *qp) {
-    if (qp->ibv.state == IBV_QPS_ERR || qp->ibv.state == IBV_QPS_RESET)
+    if (qp->state == IBV_QPS_ERR || qp->state == IBV_QPS_RESET)
         return;
-    qp->ibv.state = IBV_QPS_ERR;
+    qp->state = IBV_QPS_ERR;
     timer_set(qp, 0);
     mark_set(MAY_FLUSH, qp);
     qp->rnr_waiting = false;
@@ -196,7 +196,7 @@ static void take_attributes(struct qp *qp, const struct ibv_qp_attr *attr, int m
 }
 
 static int modify(struct qp *qp, const struct ibv_qp_attr *attr, int mask) {
-    const enum ibv_qp_state from = qp->ibv.state;
+    const enum ibv_qp_state from = qp->state;
     const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : from;
 
     if (((mask & IBV_QP_CUR_STATE) && attr->cur_qp_state != from) || !transition_ok(from, to, mask))
@@ -219,7 +219,7 @@ static int modify(struct qp *qp, const struct ibv_qp_attr *attr, int mask) {
     }
     qp->sq_drained_due =
         to == IBV_QPS_SQD && (mask & IBV_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify;
-    qp->ibv.state = to;
+    qp->state = to;
     mark_set(MAY_SEND, qp);
     return 0;
 }
@@ -229,6 +229,8 @@ FAKE_API int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mas
 
     fake_lock();
     int result = fake_refuse(qp->nic) ? errno : modify(qp, attr, mask);
+    if (!result && (mask & IBV_QP_STATE))
+        ibv->state = attr->qp_state;
     fake_wake();
     fake_unlock();
     if (result)
@@ -240,18 +242,19 @@ FAKE_API int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
                           struct ibv_qp_init_attr *init) {
     struct qp *qp = CONTAINER(ibv, struct qp, ibv);
 
-    (void)mask;
     fake_lock();
     if (fake_refuse(qp->nic)) {
         fake_unlock();
         return errno;
     }
     *attr = qp->attr;
-    attr->qp_state = attr->cur_qp_state = ibv->state;
+    attr->qp_state = attr->cur_qp_state = qp->state;
+    if (mask & IBV_QP_STATE)
+        ibv->state = qp->state;
     attr->cap = qp->init.cap;
     attr->rq_psn = fake.config.lying_psn ? 0 : qp->expected_psn;
     attr->sq_psn = qp->send_psn;
-    attr->sq_draining = ibv->state == IBV_QPS_SQD && qp->sq_count != 0;
+    attr->sq_draining = qp->state == IBV_QPS_SQD && qp->sq_count != 0;
     *init = qp->init;
     fake_unlock();
     return 0;

@@ -79,7 +79,7 @@ bool qp_flush_one(struct qp *qp) {
     struct ibv_wc wc = {.status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV, .qp_num = qp->ibv.qp_num};
     struct rwqe rwqe;
 
-    if (qp->ibv.state != IBV_QPS_ERR)
+    if (qp->state != IBV_QPS_ERR)
         return false;
     if (qp->sq_count) {
         qp->unseen = false;
@@ -115,7 +115,7 @@ static bool may_start(struct qp *qp, uint32_t index) {
     const struct wqe *wqe = wqe_at(qp, index);
     uint32_t responses = 0;
 
-    if (qp->ibv.state == IBV_QPS_SQD)
+    if (qp->state == IBV_QPS_SQD)
         return false;
     if (!wqe->fence && !is_response(wqe->opcode))
         return true;
@@ -184,7 +184,7 @@ static struct packet *make_request(struct qp *qp, struct wqe *wqe, uint32_t inde
 }
 
 bool requester_transmit(struct qp *qp) {
-    if ((qp->ibv.state != IBV_QPS_RTS && qp->ibv.state != IBV_QPS_SQD) || qp->rnr_waiting)
+    if ((qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD) || qp->rnr_waiting)
         return false;
     if (psn_diff(qp->send_psn, qp->acked_psn) >= (int32_t)fake.config.window)
         return false;
@@ -318,7 +318,7 @@ static const uint32_t rnr_10us[32] = {65536, 1,    2,    3,    4,    6,     8,  
 
 static void take_rnr(struct qp *qp, const struct packet *packet) {
     (void)advance(qp, packet->psn);
-    if (qp->ibv.state == IBV_QPS_ERR)
+    if (qp->state == IBV_QPS_ERR)
         return;
     if (!qp->rnr_retries) {
         requester_fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
@@ -337,16 +337,16 @@ static void take_nak(struct qp *qp, const struct packet *packet) {
                                                   [NAK_OPERATION] = IBV_WC_REM_OP_ERR};
 
     if (!advance(qp, packet->psn) || packet->nak == NAK_SEQUENCE) {
-        if (qp->ibv.state != IBV_QPS_ERR)
+        if (qp->state != IBV_QPS_ERR)
             go_back(qp);
         return;
     }
-    if (qp->ibv.state != IBV_QPS_ERR)
+    if (qp->state != IBV_QPS_ERR)
         requester_fail(qp, statuses[packet->nak]);
 }
 
 void requester_receive(struct qp *qp, const struct packet *packet) {
-    if (qp->ibv.state != IBV_QPS_RTS && qp->ibv.state != IBV_QPS_SQD)
+    if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
         return;
     /* Late and impossible ones: outside what is waited for. */
     if (psn_diff(packet->psn, qp->acked_psn) < 0 || psn_diff(packet->psn, qp->max_psn) >= 0)

@@ -225,7 +225,7 @@ static bool valid(const struct qp *qp, const struct packet *packet) {
 }
 
 void responder_receive(struct qp *qp, const struct packet *packet) {
-    if (qp->ibv.state != IBV_QPS_RTR && qp->ibv.state != IBV_QPS_RTS && qp->ibv.state != IBV_QPS_SQD)
+    if (qp->state != IBV_QPS_RTR && qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD)
         return;
     const int32_t ahead = psn_diff(packet->psn, qp->expected_psn);
     if (ahead < 0) {

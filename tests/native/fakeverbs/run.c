@@ -234,7 +234,7 @@ void fake_lose_gid(int nic) {
     fake_lock();
     fake_async(&fake.nics[nic], NULL, IBV_EVENT_GID_CHANGE, NULL);
     for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
-        if (qp->nic->index == nic && qp->sq_count && qp->ibv.state == IBV_QPS_RTS)
+        if (qp->nic->index == nic && qp->sq_count && qp->state == IBV_QPS_RTS)
             requester_fail(qp, IBV_WC_LOC_QP_OP_ERR);
     fake_wake();
     fake_unlock();
