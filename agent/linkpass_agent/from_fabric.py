@@ -11,6 +11,8 @@ from typing import Any
 from linkpass.errors import ConfigError
 from linkpass_topology.fabric import Fabric, FabricHost, load
 
+from .see import pyroute
+
 SHARE_PORT = 7471
 
 Interfaces = Callable[[], Mapping[str, str]]  # address -> interface that has it
@@ -18,9 +20,7 @@ Interfaces = Callable[[], Mapping[str, str]]  # address -> interface that has it
 
 def interfaces() -> Mapping[str, str]:
     """The addresses of this host's interfaces."""
-    from pyroute2 import IPRoute
-
-    with IPRoute() as kernel:
+    with pyroute.part().IPRoute() as kernel:
         names = {link["index"]: link.get("IFLA_IFNAME") for link in kernel.get_links()}
         return {a.get("IFA_LOCAL") or a.get("IFA_ADDRESS"): names[a["index"]] for a in kernel.get_addr()}
 

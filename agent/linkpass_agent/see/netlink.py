@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Any
 
-from pyroute2 import AsyncIPRoute
-
 from linkpass.clock import Clock
 from linkpass.model import Observation, Signal, Value
 
+from . import pyroute
 from .names import Names
 
+AsyncIPRoute = pyroute.part().AsyncIPRoute
 IFF_UP = 0x1  # include/uapi/linux/if.h
 IFF_LOWER_UP = 0x10000
 RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR = 0x1, 0x10, 0x100  # include/uapi/linux/rtnetlink.h
