@@ -132,15 +132,16 @@ _FACTS = ("state", "phys_state", "rate")
 
 
 def module(netdev: str, rdma: RdmaPort | None, infiniband: Path = INFINIBAND, net: Path = NET) -> Driver:
-    """The table for a device, by the kernel module that drives it; a software device names itself."""
+    """The table for a device, by the kernel module that drives it. A software device says so itself: whatever drives
+    the net device below it counts for that one only."""
+    if rdma and text(infiniband / rdma.device / "parent") is not None:
+        return driver("rxe" if "rxe" in rdma.device else _software(infiniband / rdma.device))
     places = [infiniband / rdma.device] if rdma else []
     for place in (*places, net / netdev):
         try:
             return driver((place / "device" / "driver").resolve(strict=True).name)
         except OSError:
             continue
-    if rdma and text(infiniband / rdma.device / "parent") is not None:
-        return driver("rxe" if "rxe" in rdma.device else _software(infiniband / rdma.device))
     return driver("")
 
 
