@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "channel.h"
@@ -123,7 +124,8 @@ static void serve(const struct pollfd *fds, nfds_t count) {
 static void *keep(void *arg) {
     struct pollfd fds[KEEPER_FDS];
 
-    (void)lp_enter(); /* nothing that happens below is the job's */
+    (void)prctl(PR_SET_NAME, "linkpass"); /* as top -H and perf show it */
+    (void)lp_enter();                     /* nothing that happens below is the job's */
     for (;;) {
         pthread_mutex_lock(&lp_engine.lock);
         const uint64_t next = work();

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -368,6 +369,7 @@ static void answer_door(void) {
 static void *run(void *arg) {
     struct pollfd fds[CLIENTS + 2];
 
+    (void)prctl(PR_SET_NAME, "small agent");
     pthread_mutex_lock(&agent.lock);
     while (agent.running) {
         fds[0] = (struct pollfd){.fd = agent.wake[0], .events = POLLIN};

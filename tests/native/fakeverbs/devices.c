@@ -30,7 +30,7 @@ static void make_fleet(const struct fake_config *config) {
     fake.config = *config;
     fake.nic_count = config->hosts * config->rails;
     fake.next_qpn = 0x11;
-    fake.next_key = 0x1000;
+    fake.next_key = FAKE_FIRST_KEY;
     fake.now = 0;
     fake.filter = NULL;
     make_wires();

@@ -95,7 +95,6 @@ struct mr {
     struct ibv_mr ibv;
     uint64_t iova;
     int access;
-    struct mr *next;
 };
 
 struct cqe {
@@ -161,7 +160,7 @@ struct wqe {
     uint32_t received;        /* packets of the response */
 };
 
-enum { SAVED_ATOMICS = 128 };
+enum { SAVED_ATOMICS = 128, FAKE_FIRST_KEY = 0x1000 };
 
 struct qp {
     union {
@@ -236,7 +235,8 @@ struct fake {
     struct wire wires[FAKE_MAX_NICS][FAKE_MAX_NICS];
     struct table table;
     uint32_t cursor; /* number of the queue pair whose turn to send it is; 0: the newest */
-    struct mr *mrs;
+    struct mr **mrs; /* by key_index(); NULL: none, or a window's */
+    uint32_t mr_capacity;
     uint32_t next_qpn, next_key;
     uint64_t packet_order, now;
     uint32_t turn; /* fairness of fake_step() */

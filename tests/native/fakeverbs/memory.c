@@ -21,9 +21,31 @@ FAKE_API struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
     return pd;
 }
 
+/* Keys are numbers in ascending order with a tag below. */
+static uint32_t key_index(uint32_t key) {
+    return (key >> 8) - FAKE_FIRST_KEY;
+}
+
+/* Room for the next key's region; false, with errno set: no memory. */
+static bool room_for_mr(void) {
+    const uint32_t index = fake.next_key - FAKE_FIRST_KEY;
+
+    if (index < fake.mr_capacity)
+        return true;
+    const uint32_t capacity = 2 * index + 64;
+    struct mr **mrs = realloc(fake.mrs, capacity * sizeof(struct mr *));
+    if (!mrs)
+        return false;
+    for (uint32_t i = fake.mr_capacity; i < capacity; i++)
+        mrs[i] = NULL;
+    fake.mrs = mrs;
+    fake.mr_capacity = capacity;
+    return true;
+}
+
 static bool pd_in_use(const struct ibv_pd *pd) {
-    for (const struct mr *mr = fake.mrs; mr; mr = mr->next)
-        if (mr->ibv.pd == pd)
+    for (uint32_t i = 0; i < fake.mr_capacity; i++)
+        if (fake.mrs[i] && fake.mrs[i]->ibv.pd == pd)
             return true;
     for (struct qp *qp = qp_newest(); qp; qp = qp_older(qp))
         if (qp->ibv.pd == pd)
@@ -54,7 +76,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
     }
     struct mr *mr = calloc(1, sizeof(*mr));
     fake_lock();
-    if (mr && fake_refuse(nic)) {
+    if (mr && (fake_refuse(nic) || !room_for_mr())) {
         free(mr);
         mr = NULL;
     }
@@ -67,8 +89,7 @@ static struct ibv_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
         fake.next_key++;
         mr->iova = iova;
         mr->access = access;
-        mr->next = fake.mrs;
-        fake.mrs = mr;
+        fake.mrs[key_index(mr->ibv.lkey)] = mr;
         nic->objects++;
     }
     fake_unlock();
@@ -117,12 +138,7 @@ FAKE_API int ibv_dereg_mr(struct ibv_mr *ibv) {
     struct mr *mr = CONTAINER(ibv, struct mr, ibv);
 
     fake_lock();
-    for (struct mr **at = &fake.mrs; *at; at = &(*at)->next) {
-        if (*at == mr) {
-            *at = mr->next;
-            break;
-        }
-    }
+    fake.mrs[key_index(ibv->lkey)] = NULL;
     fake_nic_of_context(ibv->context)->objects--;
     fake_unlock();
     free(mr);
@@ -149,16 +165,16 @@ FAKE_API int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void
 
 void *mr_translate(struct nic *nic, struct ibv_pd *pd, uint32_t key, bool remote, uint64_t addr,
                    uint64_t length, int access) {
-    for (const struct mr *mr = fake.mrs; mr; mr = mr->next) {
-        if ((remote ? mr->ibv.rkey : mr->ibv.lkey) != key)
-            continue;
-        if (fake_nic_of_context(mr->ibv.context) != nic || mr->ibv.pd != pd || (access & ~mr->access))
-            return NULL;
-        if (addr < mr->iova || length > mr->ibv.length || addr - mr->iova > mr->ibv.length - length)
-            return NULL;
-        return (char *)mr->ibv.addr + (addr - mr->iova);
-    }
-    return NULL;
+    const uint32_t index = key_index(key);
+    const struct mr *mr = index < fake.mr_capacity ? fake.mrs[index] : NULL;
+
+    if (!mr || (remote ? mr->ibv.rkey : mr->ibv.lkey) != key)
+        return NULL;
+    if (fake_nic_of_context(mr->ibv.context) != nic || mr->ibv.pd != pd || (access & ~mr->access))
+        return NULL;
+    if (addr < mr->iova || length > mr->ibv.length || addr - mr->iova > mr->ibv.length - length)
+        return NULL;
+    return (char *)mr->ibv.addr + (addr - mr->iova);
 }
 
 uint64_t sges_length(const struct ibv_sge *sges, int count) {

@@ -2,6 +2,7 @@
 #include "fake_internal.h"
 
 #include <errno.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 /* One packet of the first that has one to send of the queue pairs with these numbers, from the highest down.
@@ -164,6 +165,7 @@ static void wait_for_work(void) {
 }
 
 static void *run_thread(void *arg) {
+    (void)prctl(PR_SET_NAME, "fake NICs");
     pthread_mutex_lock(&fake.lock);
     while (!fake.stopping) {
         bool busy = true;
