@@ -4,7 +4,8 @@
 
 Each queue pair has so many WRITEs under way that the path has swallowed; then its port goes and the agent's page says
 so. Times are from the trigger in the shim to the slowest connection's fence, settled verdicts and last replay, and
-from the page to the job's last completion. The fake NICs run in a thread of the same process and take their share.
+from the page to the job's last completion; "shim thread" is the processor time of the shim's own thread meanwhile, for
+both ends and the spares that it makes anew. The fake NICs run in a thread of the same process and take their share.
 Needs cmake, gcc and ninja.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "native" / "release"
-STAGES = ("fence", "settle", "replay", "all_completed")
+STAGES = ("fence", "settle", "replay", "all_completed", "shim_thread")
 
 
 def build() -> None:

@@ -23,6 +23,7 @@ struct lp_queue {
     struct lp_source *sources[LP_SOURCES];
     _Atomic uint32_t source_count;
     _Atomic uint32_t open; /* halves of sources that an epoch runs on */
+    uint64_t pumped;       /* in which of lp_engine.looks; engine.lock */
 
     pthread_mutex_t ready_lock;
     struct ibv_wc *ready; /* a ring */

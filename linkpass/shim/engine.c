@@ -424,10 +424,17 @@ static bool reads_keys(const struct lp_lane *lane) {
     return false;
 }
 
+/* Many lanes may share a queue: once a round is enough. */
+static void pump_once(struct lp_queue *queue) {
+    if (queue->pumped == lp_engine.looks)
+        return;
+    queue->pumped = lp_engine.looks;
+    lp_deliver_pump(queue);
+}
+
 static void pump(struct lp_lane *lane) {
-    lp_deliver_pump(lane->send_queue);
-    if (lane->recv_queue != lane->send_queue)
-        lp_deliver_pump(lane->recv_queue);
+    pump_once(lane->send_queue);
+    pump_once(lane->recv_queue);
 }
 
 /* Halves of epochs that are past: drained, their marks taken, so that they can be made anew. */

@@ -67,6 +67,7 @@ struct lp_queue;
 struct lp_domain;
 struct lp_shared;
 struct lp_place;
+struct lp_shelf;
 
 struct lp_half {
     struct lp_lane *lane;     /* NULL: of a queue pair that isn't recorded, or is gone */
@@ -134,19 +135,21 @@ struct lp_lane {
     bool unsignaled;       /* requests that can't be settled were posted without a completion to come */
     bool peer_no_writes;   /* LP_SPARE_NO_WRITES */
     _Atomic uint32_t todo; /* enum lp_action from polls */
-    _Atomic bool dirty;    /* the keeper should look */
     uint64_t give_up_at, attempt_at, keys_until, order_at, fail_at, look_at; /* ns, 0: off */
     uint64_t triggered_ns, fenced_ns, settled_ns, replayed_ns;
     uint64_t gap_ns, fence_ns, settle_ns, replayed_bytes;
     uint8_t told_state;
     uint32_t told_epoch, forks;
     struct lp_lane *next, *previous;
+    struct lp_shelf *shelf; /* engine_set.c */
+    uint8_t shelf_at;
 };
 
 struct lp_engine {
     pthread_mutex_t lock;
     struct lp_lane *lanes;
-    uint64_t next_id;
+    uint32_t sharing; /* lanes with a shared receive queue */
+    uint64_t next_id, looks; /* looks: rounds of the keeper */
     uint64_t give_up_ns, attempt_ns;
     _Atomic int wake_fd;    /* eventfd, or -1 */
     _Atomic bool woken;     /* a wake is under way */
@@ -163,7 +166,6 @@ extern struct lp_engine lp_engine;
 void lp_engine_start(void); /* from the first device on; any thread, no lock */
 void lp_engine_wake(void);
 uint64_t lp_now_ns(void);
-void lp_lane_dirty(struct lp_lane *lane);
 /* Carries actions out.  engine.lock and lane->lock held. */
 void lp_engine_act(struct lp_lane *lane, uint32_t actions);
 /* Everything that waits in a lane.  engine.lock held, lane->lock not.  Returns ns to the next look. */
@@ -173,13 +175,23 @@ void lp_engine_page(void); /* the page changed.  engine.lock held */
 void lp_engine_fail(struct lp_lane *lane, uint32_t status, bool by_job);
 bool lp_engine_settled(const struct lp_lane *lane);
 
+/* engine_set.c; engine.lock held, but for lp_lane_dirty */
+bool lp_lanes_add(struct lp_lane *lane); /* gives it its id; false: no memory */
+void lp_lanes_remove(struct lp_lane *lane);
+void lp_lanes_renumber(struct lp_lane *lane); /* the agent knows it no more under the old id */
+void lp_lanes_forget_all(void);               /* after a fork */
+struct lp_lane *lp_lane_by_id(uint64_t id);
+void lp_lane_dirty(struct lp_lane *lane); /* the keeper should look */
+/* Calls `look` for each lane that is dirty or whose time has come; it returns ns to the next look, or
+ * UINT64_MAX. Returns the least of them. */
+uint64_t lp_lanes_look(uint64_t now, uint64_t (*look)(struct lp_lane *lane, uint64_t now));
+
 /* engine_lane.c: life of lanes, the job's calls that aren't on the hot path */
 void lp_lane_qp_created(struct lp_qp *qp);
 void lp_lane_qp_destroying(struct lp_qp *qp);
 void lp_lane_qp_kept(struct lp_qp *qp);
 int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
-struct lp_lane *lp_lane_by_id(uint64_t id);
 void lp_lane_mw_created(struct lp_pd *pd);
 /* All lanes of that domain, or of that shared receive queue, leave.  No lock held. */
 void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why);

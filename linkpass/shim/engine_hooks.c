@@ -206,7 +206,7 @@ static void after_fork_child(void) {
     const int fd = atomic_load(&lp_engine.wake_fd);
 
     atomic_fetch_add(&lp_engine.forks, 1);
-    lp_engine.lanes = NULL;
+    lp_lanes_forget_all();
     lp_engine.covers = false;
     atomic_store(&lp_engine.page, NULL);
     atomic_store(&lp_engine.wake_fd, -1);

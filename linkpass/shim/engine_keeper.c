@@ -31,11 +31,6 @@ void lp_engine_wake(void) {
     errno = error;
 }
 
-void lp_lane_dirty(struct lp_lane *lane) {
-    atomic_store_explicit(&lane->dirty, true, memory_order_release);
-    lp_engine_wake();
-}
-
 /* ns until the agent may be told of it; 0: now. */
 static uint64_t ripens(const struct lp_lane *lane, uint64_t now) {
     const uint64_t at = atomic_load(&lane->ripe_at);
@@ -45,28 +40,17 @@ static uint64_t ripens(const struct lp_lane *lane, uint64_t now) {
     return lane->up || at <= now ? 0 : at - now;
 }
 
-static uint64_t look_at_lanes(uint64_t now) {
-    uint64_t next = UINT64_MAX;
+static uint64_t look_at(struct lp_lane *lane, uint64_t now) {
+    const uint64_t ripe = ripens(lane, now);
 
-    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
-        const bool dirty = atomic_exchange_explicit(&lane->dirty, false, memory_order_acq_rel);
-        if (!dirty && lane->look_at > now) {
-            next = lane->look_at - now < next ? lane->look_at - now : next;
-            continue;
-        }
-        const uint64_t ripe = ripens(lane, now);
-        if (!ripe && !lane->announced && lp_channel_welcome()) {
-            lane->announced = true;
-            lane->passive = !lane->up;
-            (void)lp_nic_of(lane->qp->context->name); /* for its events: the job's own context is the job's */
-            lp_channel_up(lane);
-        }
-        uint64_t wait = lp_engine_look(lane, now);
-        wait = ripe && ripe < wait ? ripe : wait;
-        lane->look_at = wait == UINT64_MAX ? UINT64_MAX : now + wait;
-        next = wait < next ? wait : next;
+    if (!ripe && !lane->announced && lp_channel_welcome()) {
+        lane->announced = true;
+        lane->passive = !lane->up;
+        (void)lp_nic_of(lane->qp->context->name); /* for its events: the job's own context is the job's */
+        lp_channel_up(lane);
     }
-    return next;
+    const uint64_t wait = lp_engine_look(lane, now);
+    return ripe && ripe < wait ? ripe : wait;
 }
 
 static void look_at_page(void) {
@@ -84,7 +68,7 @@ static uint64_t work(void) {
     uint64_t next = lp_channel_work(now);
 
     look_at_page();
-    const uint64_t lanes = look_at_lanes(now);
+    const uint64_t lanes = lp_lanes_look(now, look_at);
     lp_keys_work();
     const uint64_t fed = lp_shared_work_all(now);
     next = fed < next ? fed : next;

@@ -32,14 +32,6 @@ bool lp_lane_may_hold(struct lp_lane *lane) {
     return trusted && (!lane->unsignaled || !atomic_load(&lane->conn.sends->fragile));
 }
 
-struct lp_lane *lp_lane_by_id(uint64_t id) {
-    struct lp_lane *lane = lp_engine.lanes;
-
-    while (lane && lane->id != id)
-        lane = lane->next;
-    return lane;
-}
-
 /* ---- birth
  * ---------------------------------------------------------------------------------------------- */
 
@@ -123,29 +115,59 @@ static void strange(struct lp_qp *qp, struct lp_shared *shared, struct lp_queue 
     pthread_mutex_unlock(&lp_engine.lock);
 }
 
-static void insert(struct lp_lane *lane) {
+/* False: no memory. */
+static bool insert(struct lp_lane *lane) {
     struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
 
     pthread_mutex_lock(&lp_engine.lock);
-    lane->id = ++lp_engine.next_id;
-    lane->next = lp_engine.lanes;
-    if (lane->next)
-        lane->next->previous = lane;
-    lp_engine.lanes = lane;
-    if (lane->own.place)
+    const bool added = lp_lanes_add(lane);
+    if (added && lane->own.place)
         lp_place_attach(lane->own.place);
-    enters_place(&lane->own);
-    for (int i = 0; i < 2; i++) {
+    if (added)
+        enters_place(&lane->own);
+    for (int i = 0; added && i < 2; i++) {
         pthread_mutex_lock(&queues[i]->poll_lock);
         (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lane->own);
         pthread_mutex_unlock(&queues[i]->poll_lock);
         atomic_store(&queues[i]->lanes, 1);
     }
     pthread_mutex_unlock(&lp_engine.lock);
+    return added;
 }
 
 static uint32_t receives_of(const struct lp_qp *qp, const struct lp_shared *shared) {
     return shared ? shared->slots : qp->cap.max_recv_wr;
+}
+
+static void free_lane(struct lp_lane *lane) {
+    pthread_mutex_destroy(&lane->lock);
+    lp_batch_free(atomic_load(&lane->batch));
+    free(lane->send_block);
+    free(lane->recv_block);
+    free(lane);
+}
+
+/* NULL: no memory. */
+static struct lp_lane *new_lane(struct lp_qp *qp, struct lp_queue *send, struct lp_queue *recv,
+                                struct lp_domain *domain, struct lp_shared *shared) {
+    struct lp_lane *lane = calloc(1, sizeof(*lane));
+
+    if (!lane)
+        return NULL;
+    pthread_mutex_init(&lane->lock, NULL);
+    lane->qp = qp;
+    lane->send_queue = send;
+    lane->recv_queue = recv;
+    lane->domain = domain;
+    lane->shared = shared;
+    lane->own.place = shared ? lp_place_of(shared, qp->real->srq) : NULL;
+    lane->forks = atomic_load(&lp_engine.forks);
+    lane->look_at = UINT64_MAX;
+    own_half(lane);
+    if (give_rings(lane, &qp->cap, shared) && insert(lane))
+        return lane;
+    free_lane(lane);
+    return NULL;
 }
 
 void lp_lane_qp_created(struct lp_qp *qp) {
@@ -161,13 +183,8 @@ void lp_lane_qp_created(struct lp_qp *qp) {
     qp->extra = NULL;
     if (!why && (!lp_bell_ready(send) || !lp_bell_ready(recv)))
         why = LP_WHY_CHANNEL;
-    if (!why && !(lane = calloc(1, sizeof(*lane))))
+    if (!why && !(lane = new_lane(qp, send, recv, pd->extra, shared)))
         why = LP_WHY_MEMORY;
-    if (!why && !give_rings(lane, &qp->cap, shared)) {
-        free(lane->send_block);
-        free(lane);
-        why = LP_WHY_MEMORY;
-    }
     lp_why_count(why);
     qp->unfollowed = why != LP_WHY_NOT;
     if (why) {
@@ -182,18 +199,7 @@ void lp_lane_qp_created(struct lp_qp *qp) {
     }
     atomic_fetch_add(&send->promised, qp->cap.max_send_wr);
     atomic_fetch_add(&recv->promised, receives_of(qp, shared));
-    pthread_mutex_init(&lane->lock, NULL);
-    lane->qp = qp;
-    lane->send_queue = send;
-    lane->recv_queue = recv;
-    lane->domain = pd->extra;
-    lane->shared = shared;
-    lane->own.place = shared ? lp_place_of(shared, qp->real->srq) : NULL;
-    lane->forks = atomic_load(&lp_engine.forks);
-    lane->look_at = UINT64_MAX;
-    own_half(lane);
     qp->extra = lane;
-    insert(lane);
 }
 
 /* ---- death
@@ -231,12 +237,7 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
     pthread_mutex_lock(&lp_engine.lock);
     disconnect(lane);
-    if (lane->previous)
-        lane->previous->next = lane->next;
-    else
-        lp_engine.lanes = lane->next;
-    if (lane->next)
-        lane->next->previous = lane->previous;
+    lp_lanes_remove(lane);
     for (int i = 0; i < 2; i++) {
         pthread_mutex_lock(&queues[i]->poll_lock);
         (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1,
@@ -252,11 +253,7 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     lp_engine_wake();
     atomic_fetch_sub(&lane->send_queue->promised, qp->cap.max_send_wr);
     atomic_fetch_sub(&lane->recv_queue->promised, receives_of(qp, lane->shared));
-    pthread_mutex_destroy(&lane->lock);
-    lp_batch_free(atomic_load(&lane->batch));
-    free(lane->send_block);
-    free(lane->recv_block);
-    free(lane);
+    free_lane(lane);
 }
 
 /* Who binds a window or hands its key on asks for what no spare can repeat.  Known before the first such
@@ -433,7 +430,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     lane->fencing = lane->opening = lane->replaying = lane->resuming = lane->marking = lane->closing = false;
     lane->give_up_at = lane->attempt_at = lane->keys_until = lane->order_at = lane->triggered_ns = 0;
     atomic_store(&lane->todo, 0);
-    lane->id = ++lp_engine.next_id;
+    lp_lanes_renumber(lane);
     pthread_mutex_unlock(&lane->lock);
     pthread_mutex_unlock(&lp_engine.lock);
     return result;

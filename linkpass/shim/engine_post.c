@@ -70,7 +70,7 @@ static bool local_sges(struct lp_half *half, const struct lp_sge *from, uint32_t
     for (uint32_t i = 0; i < count; i++) {
         to[i] = (struct ibv_sge){.addr = from[i].addr, .length = from[i].length, .lkey = from[i].lkey};
         if (half->reserve && from[i].length && !lp_keys_local(half->reserve, from[i].lkey, &to[i].lkey)) {
-            atomic_store(&half->reserve->behind, true);
+            lp_keys_behind(half->reserve);
             return false;
         }
     }

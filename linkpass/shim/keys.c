@@ -7,6 +7,9 @@
 
 #include "spare.h"
 
+/* Of some reserve: lp_keys_work() has something to do. */
+static _Atomic bool any_behind;
+
 void lp_keys_pd_created(struct lp_pd *pd) {
     struct lp_domain *domain = calloc(1, sizeof(*domain));
 
@@ -178,7 +181,7 @@ void lp_keys_mr_created(struct lp_mr *mr) {
     domain->regions = region;
     for (uint32_t i = 0; i < LP_RESERVES; i++) {
         if (domain->reserves[i]) {
-            atomic_store(&domain->reserves[i]->behind, true);
+            lp_keys_behind(domain->reserves[i]);
             wake = true;
         }
     }
@@ -260,11 +263,20 @@ struct lp_reserve *lp_keys_reserve(struct lp_domain *domain, struct lp_nic *nic)
         pthread_mutex_lock(&domain->lock);
         domain->reserves[at] = reserve;
         pthread_mutex_unlock(&domain->lock);
+    } else if (atomic_load(&domain->reserves[at]->behind)) { /* as no lane used it */
+        atomic_store(&any_behind, true);
     }
     return domain->reserves[at];
 }
 
+void lp_keys_behind(struct lp_reserve *reserve) {
+    atomic_store(&reserve->behind, true);
+    atomic_store(&any_behind, true);
+}
+
 void lp_keys_work(void) {
+    if (!atomic_exchange(&any_behind, false))
+        return;
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
         for (uint32_t i = 0; lane->domain && i < LP_RESERVES; i++) {
             struct lp_reserve *reserve = lane->domain->reserves[i];

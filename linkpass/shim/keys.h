@@ -50,6 +50,8 @@ struct lp_reserve *lp_keys_reserve(struct lp_domain *domain, struct lp_nic *nic)
 bool lp_keys_catch_up(struct lp_reserve *reserve);
 /* All domains that are behind.  engine.lock held. */
 void lp_keys_work(void);
+/* Regions wait to be registered there: lp_keys_work() is to see to it, when the keeper is woken. */
+void lp_keys_behind(struct lp_reserve *reserve);
 
 /* The key there of a region of the job's. */
 static inline bool lp_keys_local(struct lp_reserve *reserve, uint32_t lkey, uint32_t *there) {

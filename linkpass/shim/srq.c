@@ -81,7 +81,7 @@ int lp_shared_put(struct lp_place *place, uint32_t slot) {
         there[i] = (struct ibv_sge){.addr = from[i].addr, .length = from[i].length, .lkey = from[i].lkey};
         if (place->reserve && from[i].length &&
             !lp_keys_local(place->reserve, from[i].lkey, &there[i].lkey)) {
-            atomic_store(&place->reserve->behind, true);
+            lp_keys_behind(place->reserve);
             return EAGAIN;
         }
     }

@@ -317,7 +317,7 @@ uint64_t lp_shared_work_all(uint64_t now) {
     const struct lp_shared *before = NULL;
     uint64_t next = UINT64_MAX;
 
-    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
+    for (struct lp_lane *lane = lp_engine.sharing ? lp_engine.lanes : NULL; lane; lane = lane->next) {
         if (!lane->shared || lane->shared == before)
             continue;
         before = lane->shared;

@@ -16,7 +16,14 @@
 
 #include "abi.h"
 
-enum { LP_CONN_FENCED = 5 /* LP_FENCED of migrate.h */, CLIENTS = 8, CONNS = 4096, TICK_MS = 20, HELD = 64 };
+enum {
+    LP_CONN_FENCED = 5 /* LP_FENCED of migrate.h */,
+    CLIENTS = 8,
+    CONNS = 4096,
+    TICK_MS = 20,
+    FULL_MS = 1000,
+    HELD = 64
+};
 
 struct conn {
     int client; /* index, -1: free */
@@ -50,7 +57,7 @@ static struct {
     struct agent_manners manners;
     struct lp_page *page;
     int page_fd;
-    uint64_t random, failures, gone_migrations, malformed;
+    uint64_t random, failures, gone_migrations, malformed, lost;
     struct held held[HELD];
     uint32_t held_count;
     char path[108];
@@ -69,8 +76,17 @@ static bool percent(uint32_t of) {
  * --------------------------------------------------------------------------------------------- */
 
 static void send_now(int client, const void *bytes, uint32_t length) {
-    if (client >= 0 && agent.clients[client] >= 0)
-        (void)!send(agent.clients[client], bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct pollfd room = {.fd = client >= 0 ? agent.clients[client] : -1, .events = POLLOUT};
+
+    /* The socket holds some 200 frames: fewer than a move of many connections takes. */
+    while (room.fd >= 0 && send(room.fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        if (errno != EAGAIN)
+            return; /* gone: read_all() will see it */
+        if (poll(&room, 1, FULL_MS) <= 0) {
+            agent.lost++;
+            return;
+        }
+    }
 }
 
 static void lie(int client) {
@@ -533,4 +549,11 @@ uint64_t agent_malformed(void) {
     const uint64_t failures = agent.malformed;
     pthread_mutex_unlock(&agent.lock);
     return failures;
+}
+
+uint64_t agent_lost(void) {
+    pthread_mutex_lock(&agent.lock);
+    const uint64_t lost = agent.lost;
+    pthread_mutex_unlock(&agent.lock);
+    return lost;
 }

@@ -36,5 +36,7 @@ struct agent_times {
 struct agent_times agent_slowest(void);
 uint64_t agent_failures(void);  /* CONN_DOWN with LP_DOWN_FAILED */
 uint64_t agent_malformed(void); /* frames for which the real agent would end the session */
+/* Frames that were never sent, as the client didn't read for long. */
+uint64_t agent_lost(void);
 
 #endif
