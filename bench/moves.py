@@ -4,9 +4,9 @@
 
 Each queue pair has so many WRITEs under way that the path has swallowed; then its port goes and the agent's page says
 so. Times are from the trigger in the shim to the slowest connection's fence, settled verdicts and last replay, and
-from the page to the job's last completion; "shim thread" is the processor time of the shim's own thread meanwhile, for
-both ends and the spares that it makes anew. The fake NICs run in a thread of the same process and take their share.
-Needs cmake, gcc and ninja.
+from the page to the job's last completion; "shim thread" is the processor time of the shim's own thread until all
+have said that they moved, for both ends, with the spares that it makes anew. The fake NICs, a small agent and the job
+that spins are threads of the same process and take their share. Needs cmake, gcc and ninja.
 """
 
 import argparse
