@@ -41,9 +41,11 @@ static bool lp_told_off(void) {
 static void lp_before_fork(void) {
     pthread_mutex_lock(&lp_adopting);
     lp_map_lock();
+    lp_pool_lock();
 }
 
 static void lp_after_fork(void) {
+    lp_pool_unlock();
     lp_map_unlock();
     pthread_mutex_unlock(&lp_adopting);
 }

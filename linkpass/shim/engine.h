@@ -214,6 +214,8 @@ const char *lp_lane_device(const struct lp_lane *lane, uint8_t *port);
 
 /* engine_post.c: the hot path down */
 int lp_lane_post_send(struct lp_lane *lane, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+/* All of them or none, as ibv_wr_complete promises. */
+int lp_lane_post_batch(struct lp_lane *lane, struct ibv_send_wr *wr);
 int lp_lane_post_recv(struct lp_lane *lane, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 enum lp_posting {
     LP_POSTING_DONE = 0,

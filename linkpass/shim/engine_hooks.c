@@ -37,7 +37,6 @@ static int post_recv(struct lp_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_w
  */
 static int wr_complete(struct lp_qp *qp, struct lp_wr_batch *batch, int (*complete_real)(struct lp_qp *qp)) {
     struct lp_lane *lane = lane_of(qp);
-    struct ibv_send_wr *bad;
 
     if (!lane)
         return complete_real(qp);
@@ -49,7 +48,7 @@ static int wr_complete(struct lp_qp *qp, struct lp_wr_batch *batch, int (*comple
     struct lp_wr_batch mine = *batch;
     *batch = *other;
     qp->ex->wr_abort(qp->ex);
-    int result = mine.opaque ? ENOMEM : mine.recorded ? lp_lane_post_send(lane, mine.wrs, &bad) : 0;
+    int result = mine.opaque ? ENOMEM : mine.recorded ? lp_lane_post_batch(lane, mine.wrs) : 0;
     *other = mine;
     lp_batch_free(atomic_exchange(&lane->batch, other));
     return result;
@@ -58,20 +57,50 @@ static int wr_complete(struct lp_qp *qp, struct lp_wr_batch *batch, int (*comple
 /* ---- asynchronous events
  * -------------------------------------------------------------------------------- */
 
-static bool covers_qp(struct ibv_qp *real, bool fatal) {
+static bool covers(const struct lp_lane *lane) {
+    return lane->covered && !lane->plain && !lane->failing;
+}
+
+/* The lane of the event's queue pair, locked, with engine.lock, so that nobody destroys it meanwhile. */
+static struct lp_lane *lock_lane_of(const struct ibv_qp *real) {
+    pthread_mutex_lock(&lp_engine.lock);
     struct lp_qp *qp = lp_qp_of(real);
     struct lp_lane *lane = qp ? lane_of(qp) : NULL;
+    if (lane)
+        pthread_mutex_lock(&lane->lock);
+    else
+        pthread_mutex_unlock(&lp_engine.lock);
+    return lane;
+}
+
+static void unlock_lane(struct lp_lane *lane) {
+    pthread_mutex_unlock(&lane->lock);
+    pthread_mutex_unlock(&lp_engine.lock);
+}
+
+/* QP_FATAL: a reason to move. */
+static bool fatal_is_ours(const struct ibv_qp *real) {
+    struct lp_lane *lane = lock_lane_of(real);
 
     if (!lane)
         return false;
-    pthread_mutex_lock(&lane->lock);
-    const bool covered = lane->covered && !lane->plain && !lane->failing;
-    if (covered && fatal) {
-        atomic_fetch_or(&lane->todo, lp_conn_fatal(&lane->conn, lane->own.epoch));
-        lp_lane_dirty(lane);
-    }
-    pthread_mutex_unlock(&lane->lock);
-    return covered;
+    const bool ours = covers(lane);
+    if (ours)
+        lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->own.epoch));
+    unlock_lane(lane);
+    return ours;
+}
+
+/* An event of a queue pair that this library has left, or is leaving; of one in use it is the job's own
+ * doing. */
+static bool is_left(const struct ibv_qp *real) {
+    struct lp_lane *lane = lock_lane_of(real);
+
+    if (!lane)
+        return false;
+    const bool left = covers(lane) && (lane->now != &lane->own || lane->fencing || lane->own.in_error);
+    unlock_lane(lane);
+    return left;
 }
 
 /* Does every queue pair of this device have somewhere to go? */
@@ -83,7 +112,7 @@ static bool covers_device(const struct lp_context *context, bool fatal) {
         if (lane->qp->context != context)
             continue;
         pthread_mutex_lock(&lane->lock);
-        const bool covered = lane->covered && !lane->plain && !lane->failing;
+        const bool covered = covers(lane);
         if (covered && fatal)
             lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->own.epoch));
         pthread_mutex_unlock(&lane->lock);
@@ -97,11 +126,11 @@ static bool covers_device(const struct lp_context *context, bool fatal) {
 static bool is_ours(const struct lp_context *context, const struct ibv_async_event *event) {
     switch (event->event_type) {
     case IBV_EVENT_QP_FATAL:
-        return covers_qp(event->element.qp, true);
-    case IBV_EVENT_QP_LAST_WQE_REACHED: /* of a queue pair that this library has fenced */
+        return fatal_is_ours(event->element.qp);
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-        return covers_qp(event->element.qp, false);
+        return is_left(event->element.qp);
     case IBV_EVENT_DEVICE_FATAL:
         return covers_device(context, true);
     case IBV_EVENT_PORT_ERR:

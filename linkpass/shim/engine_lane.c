@@ -221,7 +221,6 @@ static void disconnect(struct lp_lane *lane) {
 void lp_lane_qp_destroying(struct lp_qp *qp) {
     struct lp_lane *lane = lane_of(qp);
 
-    qp->extra = NULL;
     if (qp->unfollowed) {
         struct lp_shared *shared = lp_shared_of(qp->real->srq);
         struct lp_cq *cq = shared && qp->real->recv_cq ? lp_cq_of(qp->real->recv_cq) : NULL;
@@ -230,12 +229,15 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
         atomic_fetch_sub(&qp->context->unfollowed, 1);
     }
     qp->unfollowed = false;
-    if (!lane)
+    if (!lane) {
+        qp->extra = NULL;
         return;
+    }
     if (lane->shared) /* what it has taken is the job's to know of, and the slot free again */
         lp_deliver_pump(lane->recv_queue);
     struct lp_queue *queues[2] = {lane->send_queue, lane->recv_queue};
     pthread_mutex_lock(&lp_engine.lock);
+    qp->extra = NULL;
     disconnect(lane);
     lp_lanes_remove(lane);
     for (int i = 0; i < 2; i++) {
@@ -441,6 +443,7 @@ static int to_error(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     pthread_mutex_lock(&lp_engine.lock);
     pthread_mutex_lock(&lane->lock);
     const bool ours = lane->covered && lane->connected && !lane->plain;
+    const bool away = lane->now != &lane->own;
     if (ours)
         lp_engine_fail(lane, IBV_WC_GENERAL_ERR, true);
     else if (lane->connected)
@@ -449,33 +452,47 @@ static int to_error(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     pthread_mutex_unlock(&lp_engine.lock);
     if (ours)
         lp_lane_dirty(lane);
-    if (!ours || lane->now == &lane->own)
+    if (!ours || !away)
         return LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
     lane->own.qp->state = IBV_QPS_ERR;
     return 0;
 }
 
-int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
-    struct lp_lane *lane = lane_of(qp);
+/* Spares need what their mails and keys need, whatever the job allows its peer. */
+static int modify_spare(struct lp_half *half, const struct ibv_qp_attr *attr, int mask) {
+    struct ibv_qp_attr more = *attr;
+
+    more.qp_access_flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    return LP_REAL(ibv_modify_qp)(half->qp, &more, mask);
+}
+
+/* The real call, on whatever carries the connection; spares that wait learn of other access too.  With
+ * engine.lock, or before anything can move. */
+static int modify_real(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
+    const bool away = lane->now != &lane->own;
+
+    if (away && (mask & IBV_QP_STATE) && attr->qp_state == IBV_QPS_RTS && !lane->up)
+        return 0; /* a spare is in RTS already */
+    for (uint32_t id = 0; (mask & IBV_QP_ACCESS_FLAGS) && id < LP_SPARES; id++) {
+        struct lp_half *half = lane->spares[id];
+        if (half && half != lane->now && half->stage >= LP_STAGE_MADE && half->stage <= LP_STAGE_USABLE)
+            (void)modify_spare(half, attr, IBV_QP_ACCESS_FLAGS);
+    }
+    return away ? modify_spare(lane->now, attr, mask) : LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+}
+
+static int modify(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : IBV_QPS_UNKNOWN;
 
-    if (!lane)
-        return LP_REAL(ibv_modify_qp)(qp->real, attr, mask);
-    if (to == IBV_QPS_RESET)
-        return to_reset(lane, attr, mask);
-    if (to == IBV_QPS_ERR)
-        return to_error(lane, attr, mask);
     pthread_mutex_lock(&lane->lock);
-    struct ibv_qp *real = lane->now->qp;
     const struct ibv_qp_attr before = lane->attr;
     note(&lane->attr, attr, mask);
     if (to == IBV_QPS_RTR && !lane->connected)
         connect_lane(lane);
     if (to == IBV_QPS_RTS && lane->connected && !lane->up && (mask & IBV_QP_SQ_PSN))
         starts_to_send(lane);
-    const bool done = to == IBV_QPS_RTS && !lane->up && lane->now != &lane->own;
     pthread_mutex_unlock(&lane->lock);
-    int result = done ? 0 : LP_REAL(ibv_modify_qp)(real, attr, mask); /* a spare is in RTS already */
+    int result = modify_real(lane, attr, mask);
     const int error = errno;
     pthread_mutex_lock(&lane->lock);
     if (result) {
@@ -493,6 +510,24 @@ int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
     if (connected)
         lp_lane_dirty(lane);
     errno = error;
+    return result;
+}
+
+int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask) {
+    struct lp_lane *lane = lane_of(qp);
+    const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : IBV_QPS_UNKNOWN;
+
+    if (!lane)
+        return LP_REAL(ibv_modify_qp)(qp->real, attr, mask);
+    if (to == IBV_QPS_RESET)
+        return to_reset(lane, attr, mask);
+    if (to == IBV_QPS_ERR)
+        return to_error(lane, attr, mask);
+    if (!lane->connected) /* nothing can move it, and making spares for others may take a while */
+        return modify(lane, attr, mask);
+    pthread_mutex_lock(&lp_engine.lock);
+    const int result = modify(lane, attr, mask);
+    pthread_mutex_unlock(&lp_engine.lock);
     return result;
 }
 
@@ -515,19 +550,41 @@ int lp_half_query(struct lp_half *half, struct ibv_qp_attr *attr, int mask) {
     return result;
 }
 
+/* What was set, where the NIC that could say more is gone. */
+static void remember(const struct lp_lane *lane, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init) {
+    const struct ibv_qp *real = lane->own.qp;
+
+    *attr = lane->attr;
+    attr->cap = lane->qp->cap;
+    *init = (struct ibv_qp_init_attr){.qp_context = real->qp_context,
+                                      .send_cq = real->send_cq,
+                                      .recv_cq = real->recv_cq,
+                                      .srq = real->srq,
+                                      .cap = lane->qp->cap,
+                                      .qp_type = lane->qp->type,
+                                      .sq_sig_all = lane->qp->sq_sig_all};
+}
+
 /* The state that the job would see if its NIC had never failed. */
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init) {
     struct lp_lane *lane = lane_of(qp);
     int result = LP_REAL(ibv_query_qp)(qp->real, attr, mask, init);
 
-    if (!lane || result)
+    if (!lane)
         return result;
     pthread_mutex_lock(&lane->lock);
-    if (lane->covered && !lane->plain) {
-        if (lane->conn.failing)
-            attr->qp_state = attr->cur_qp_state = IBV_QPS_ERR;
-        else if (attr->qp_state == IBV_QPS_ERR)
-            attr->qp_state = attr->cur_qp_state = IBV_QPS_RTS;
+    const bool ours = lane->covered && !lane->plain;
+    if (ours && result && (lane->now != &lane->own || lane->own.in_error)) {
+        remember(lane, attr, init);
+        attr->qp_state = IBV_QPS_ERR;
+        result = 0;
+    }
+    if (ours && !result) {
+        if (attr->qp_state == IBV_QPS_ERR && !lane->conn.failing)
+            attr->qp_state = lane->up ? IBV_QPS_RTS : IBV_QPS_RTR;
+        else if (lane->conn.failing)
+            attr->qp_state = IBV_QPS_ERR;
+        attr->cur_qp_state = attr->qp_state;
         if (mask & IBV_QP_STATE)
             qp->real->state = attr->qp_state;
     }

@@ -276,6 +276,48 @@ int lp_lane_post_send(struct lp_lane *lane, struct ibv_send_wr *wr, struct ibv_s
     return result;
 }
 
+static int fits(struct lp_lane *lane, const struct ibv_send_wr *wr) {
+    const bool away = lane->now != &lane->own;
+    struct lp_send send;
+
+    for (uint32_t before = 0; wr; wr = wr->next, before++) {
+        if (!describe(lane, wr, &send))
+            return EINVAL;
+        if (away && (send.op == LP_OP_OPAQUE || send.op == LP_OP_LOCAL))
+            return EOPNOTSUPP;
+        const enum lp_push push = lp_send_ring_fits(lane->conn.sends, &send, before);
+        if (push != LP_PUSH_OK)
+            return push == LP_PUSH_FULL ? ENOMEM : EINVAL;
+    }
+    return 0;
+}
+
+/* What the NIC doesn't take in the middle of a batch is posted later: the job was told nothing else. */
+static int post_rest(struct lp_lane *lane, const struct ibv_send_wr *wr) {
+    struct lp_send send;
+
+    (void)describe(lane, wr, &send);
+    return post_later(lane, &send);
+}
+
+int lp_lane_post_batch(struct lp_lane *lane, struct ibv_send_wr *wr) {
+    pthread_mutex_lock(&lane->lock);
+    int result = fits(lane, wr);
+    if (result == ENOMEM) {
+        pthread_mutex_unlock(&lane->lock);
+        lp_deliver_pump(lane->send_queue);
+        pthread_mutex_lock(&lane->lock);
+        result = lane->dead ? EINVAL : fits(lane, wr);
+    }
+    for (bool first = true; wr && !result; wr = wr->next, first = false) {
+        result = post_one(lane, wr);
+        if (result && !first)
+            result = post_rest(lane, wr);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return result;
+}
+
 static int recv_now(struct lp_lane *lane, const struct ibv_recv_wr *job, uint32_t token) {
     if (lane->now == &lane->own) {
         struct ibv_recv_wr wr = *job;

@@ -9,6 +9,14 @@ struct lp_map lp_contexts, lp_pds, lp_mrs, lp_channels, lp_cqs, lp_srqs, lp_qps;
 static pthread_mutex_t lp_pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct lp_qp *lp_pool;
 
+void lp_pool_lock(void) {
+    pthread_mutex_lock(&lp_pool_mutex);
+}
+
+void lp_pool_unlock(void) {
+    pthread_mutex_unlock(&lp_pool_mutex);
+}
+
 struct lp_qp *lp_qp_alloc(void) {
     pthread_mutex_lock(&lp_pool_mutex);
     struct lp_qp *qp = lp_pool;

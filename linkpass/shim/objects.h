@@ -171,6 +171,10 @@ static inline void lp_count(_Atomic uint64_t *counter, uint64_t add) {
     atomic_fetch_add_explicit(counter, add, memory_order_relaxed);
 }
 
+/* Around a fork: the child must not inherit the pool locked. */
+void lp_pool_lock(void);
+void lp_pool_unlock(void);
+
 /* A zeroed shadow for a queue pair, from the type-stable pool; NULL without memory. */
 struct lp_qp *lp_qp_alloc(void);
 void lp_qp_free(struct lp_qp *qp);

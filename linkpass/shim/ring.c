@@ -89,19 +89,32 @@ static void copy_inline(char *to, const struct lp_send *send) {
     }
 }
 
+static bool is_right_size(const struct lp_send_ring *ring, const struct lp_send *send, uint64_t *length) {
+    *length = 0;
+    for (uint32_t i = 0; i < send->sge_count; i++) {
+        *length += send->sges[i].length;
+    }
+    return *length <= (UINT64_C(1) << 31) &&
+           (send->flags & LP_SEND_INLINE ? *length <= ring->max_inline : send->sge_count <= ring->max_sge);
+}
+
+enum lp_push lp_send_ring_fits(const struct lp_send_ring *ring, const struct lp_send *send, uint32_t before) {
+    uint64_t length;
+    if (peek(&ring->tail) - load(&ring->head) + before >= ring->max_wr) {
+        return LP_PUSH_FULL;
+    }
+    return is_right_size(ring, send, &length) ? LP_PUSH_OK : LP_PUSH_TOO_BIG;
+}
+
 enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *send, bool post,
                                uint32_t *token) {
     const uint32_t tail = peek(&ring->tail);
     if (tail - load(&ring->head) >= ring->max_wr) {
         return LP_PUSH_FULL;
     }
-    uint64_t length = 0;
-    for (uint32_t i = 0; i < send->sge_count; i++) {
-        length += send->sges[i].length;
-    }
+    uint64_t length;
     const bool is_inline = send->flags & LP_SEND_INLINE;
-    if (length > (UINT64_C(1) << 31) ||
-        (is_inline ? length > ring->max_inline : send->sge_count > ring->max_sge)) {
+    if (!is_right_size(ring, send, &length)) {
         return LP_PUSH_TOO_BIG;
     }
     struct lp_send_entry *entry = lp_send_ring_at(ring, tail);

@@ -114,6 +114,8 @@ void lp_send_ring_epoch(struct lp_send_ring *ring, uint32_t first_psn, uint32_t 
  * posted, and the caller posts it right after), else it is HELD. */
 enum lp_push lp_send_ring_push(struct lp_send_ring *ring, const struct lp_send *send, bool post,
                                uint32_t *token);
+/* Would it be taken after `before` more? */
+enum lp_push lp_send_ring_fits(const struct lp_send_ring *ring, const struct lp_send *send, uint32_t before);
 /* Takes back the newest record, whose real post failed. */
 void lp_send_ring_unpush(struct lp_send_ring *ring, uint32_t token);
 /* The oldest HELD request, to be posted now; false if there is none. */

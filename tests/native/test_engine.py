@@ -11,7 +11,7 @@ import pytest
 from tests.native.building import BUILD_SECONDS, KINDS, built, run, run_checks
 
 TARGETS = (
-    "linkpass_shim", "fakeverbs", "engine_promises", "engine_srq", "engine_twoends", "engine_rcflow",
+    "linkpass_shim", "fakeverbs", "engine_engine", "engine_calls", "engine_srq", "engine_twoends", "engine_rcflow",
     "engine_ncclflow",
 )  # fmt: skip
 LIBRARY = {"asan": "libasan.so", "tsan": "libtsan.so"}
@@ -24,7 +24,9 @@ def first_library(kind: str) -> str:
 
 
 @pytest.mark.timeout(BUILD_SECONDS)
-@pytest.mark.parametrize(("kind", "part"), [("plain", "promises"), *((kind, "srq") for kind in KINDS)])
+@pytest.mark.parametrize(
+    ("kind", "part"), [("plain", "engine"), *((kind, part) for part in ("calls", "srq") for kind in KINDS)]
+)
 def test_promises_hold(kind: str, part: str) -> None:
     folder = built(kind, TARGETS)
     shim, fake = folder / "liblinkpass_shim.so", folder / "fakeverbs" / "lib" / "libfakeverbs.so.1"

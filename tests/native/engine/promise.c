@@ -74,8 +74,8 @@ void cut_rail_0(bool cut) {
 }
 
 void fail_the_rail(void) {
-    fake_port(0, false);
     agent_page_state("fake_h0r0", LP_NIC_DOWN);
+    fake_port(0, false); /* its event is what makes a job look that doesn't poll */
 }
 
 bool has_moved(void) {
