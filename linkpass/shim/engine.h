@@ -148,7 +148,7 @@ struct lp_lane {
 struct lp_engine {
     pthread_mutex_t lock;
     struct lp_lane *lanes;
-    uint32_t sharing; /* lanes with a shared receive queue */
+    uint32_t sharing;        /* lanes with a shared receive queue */
     uint64_t next_id, looks; /* looks: rounds of the keeper */
     uint64_t give_up_ns, attempt_ns;
     _Atomic int wake_fd;    /* eventfd, or -1 */
@@ -186,7 +186,7 @@ void lp_lane_dirty(struct lp_lane *lane); /* the keeper should look */
  * UINT64_MAX. Returns the least of them. */
 uint64_t lp_lanes_look(uint64_t now, uint64_t (*look)(struct lp_lane *lane, uint64_t now));
 
-/* engine_lane.c: life of lanes, the job's calls that aren't on the hot path */
+/* engine_lane.c, engine_state.c: life of lanes, the job's calls that aren't on the hot path */
 void lp_lane_qp_created(struct lp_qp *qp);
 void lp_lane_qp_destroying(struct lp_qp *qp);
 void lp_lane_qp_kept(struct lp_qp *qp);
