@@ -21,7 +21,7 @@ from linkpass.model import PathId, PortState, Signal
 
 from . import pair_talk as talk
 from .judge.gates import NO_GID, usable
-from .judge.pairs import AGAIN, Address, Wait
+from .judge.pairs import AGAIN, Address, Wait, heard_lately
 from .pair_talk import Datagram, Letter
 from .reactor import Reactor
 from .see.queue_pair import QueuePair, load
@@ -92,6 +92,7 @@ class Pairing:
         self._failed: dict[str, tuple[float, str]] = {}  # port -> when, why
         self._number = 0
         self._loaded = False
+        self._cant = ""  # why this host has no such probes
         self._running: asyncio.Task[None] | None = None
         self.dropped: Counter[str] = Counter()
 
@@ -101,6 +102,12 @@ class Pairing:
         if wait is None:
             return None, self._place(port)[1] or "not asked yet"
         return wait.says(self._clock.now(), {h: self._heard(PathId(h, wait.rail, port)) for h in wait.peers})
+
+    def paths(self) -> frozenset[PathId]:
+        """The paths that waits and answers need to know of at once."""
+        asked = {PathId(host, wait.rail, port) for port, wait in self.waits.items() for host in wait.peers}
+        rails = self._reactor.rails
+        return frozenset(asked | {PathId(s.host, rails[s.port], s.port) for s in self._served.values()})
 
     def look(self) -> None:
         """With each sweep: who waits now, and whom it asks."""
@@ -175,9 +182,12 @@ class Pairing:
                 self._loaded = True
             while self.poll():
                 await self._sleep(POLL)
-        except Exception as e:  # a host without pyverbs' other modules, say: the probe can't be had
-            log.exception("no queue pair probes")
-            self._failed |= {port: (float("inf"), str(e)) for port in self._reactor.ports}
+        except ImportError as e:
+            self._cant = f"no queue pair probes: {e}"
+            log.warning(self._cant)
+        except Exception as e:  # a defect of this part must hold no port
+            self._cant = f"no queue pair probes: {e!r}"
+            log.exception("queue pair probes end")
         finally:
             self._running = None
 
@@ -189,6 +199,8 @@ class Pairing:
 
     def _place(self, port: str) -> tuple[Place | None, str]:
         """Where the port's queue pair belongs now, or why it can't have one."""
+        if self._cant:
+            return None, self._cant
         rdma = self._behind().get(port)
         if rdma is None:
             return None, "no RDMA port: UDP probes decide over each path"
@@ -223,6 +235,8 @@ class Pairing:
         if port is None or place is None:
             self._send_letter(host, Letter(talk.CANT, letter.token, letter.rail, why=why))
             return
+        if letter.token not in self._served:
+            self._look_soon()  # its path is probed at the fast period from then on
         self._served[letter.token] = Served(host, port, letter.at, now + SERVED)
         self._start(now)
 
@@ -249,8 +263,11 @@ class Pairing:
         try:
             self._exchange(port, pair, now)
         except Exception as e:  # a device that failed or left, under a call of pyverbs
+            why = f"queue pair on {place.rdma.device} failed: {e}"
+            if isinstance(e, OSError) and port in self.waits:
+                self.waits[port].broken = why  # the NIC took the datagram, and couldn't send or receive it
             self._close(port)
-            self._fail(port, f"queue pair on {place.rdma.device} failed: {e}", now)
+            self._fail(port, why, now)
 
     def _exchange(self, port: str, pair: Pair, now: float) -> None:
         for data in pair.take():
@@ -282,8 +299,13 @@ class Pairing:
         served = self._served.get(ping.token)
         if served is None or served.port != port:
             self.dropped["pair-stray"] += 1
+        elif not heard_lately(self._heard(PathId(served.host, self._reactor.rails[port], port)), self._clock.now()):
+            self.dropped["pair-unheard"] += 1  # the kernel would look for the neighbour, and hold us up
         else:
-            pair.send(served.to, talk.pack_datagram(Datagram(talk.PONG, ping.token, ping.number)))
+            try:
+                pair.send(served.to, talk.pack_datagram(Datagram(talk.PONG, ping.token, ping.number)))
+            except OSError:  # to this peer; a pair that is broken says so when it is read
+                self.dropped["pair-unsent"] += 1
 
     def _answered(self, port: str, pong: Datagram, now: float) -> None:
         for_port, host = self._tokens.get(pong.token, ("", ""))
@@ -292,7 +314,7 @@ class Pairing:
             self.dropped["pair-stray"] += 1
             return
         first = not wait.answered(now)
-        wait.peers[host].answered = now
+        wait.answer(host, now)
         if first:
             self._look_soon()
 

@@ -334,7 +334,8 @@ class Agent:
             rails = (a for p in record.ports for a in p.addresses)
             if not talking.isdisjoint((*record.addresses, *rails)):
                 peers.add(host)
-        return frozenset(p for p in self._targets if p.peer in peers)
+        waiting = self.pairing.paths()
+        return frozenset(p for p in self._targets if p.peer in peers or p in waiting)
 
     def reload(self) -> None:
         """Read anew what may be: the manifest. A bad one is told and changes nothing."""

@@ -16,7 +16,7 @@ AGAIN = 4.0  # s until an offer is asked for anew
 OFFERED = 3 * AGAIN  # s that an offer counts
 PERIOD = 0.5  # s between two datagrams to a peer, until one is answered
 KEPT = 2.0  # s the same, from then on
-HEARD = 2.5  # s that an answer over UDP counts: probes to peers that nobody uses leave each second
+HEARD = 2.5  # s that an answer over UDP counts; paths of ports that wait are probed at the fast period
 STEPS = (1, 2, 3, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)  # s: a cause that changed each second would be no news
 
 
@@ -43,12 +43,13 @@ class Asked:
 
 @dataclass(slots=True)
 class Wait:
-    """One port's wait for re-admission: since when, and whom it asked. `hindrance`: why it can't ask itself."""
+    """One port's wait for re-admission: since when, and whom it asked. `hindrance`: why it can't ask."""
 
     rail: str
     since: float
     peers: dict[str, Asked] = field(default_factory=dict)
     hindrance: str = ""
+    broken: str = ""  # what the NIC itself said of a datagram, until one is answered
 
     def choose(self, candidates: Sequence[str], now: float) -> list[str]:
         """Whom to ask now: of these, in this order, the next few at each turn. Who answered is remembered as well."""
@@ -72,6 +73,10 @@ class Wait:
         due = asked.sent is None or now >= asked.sent + period
         return due and self._offers(asked, now) and self._heard(heard, now)
 
+    def answer(self, host: str, now: float) -> None:
+        """A peer's answer came."""
+        self.peers[host].answered, self.broken = now, ""
+
     def answered(self, now: float) -> str:
         """Who answered lately, "" for nobody."""
         proofs = {h: a.answered for h, a in self.peers.items() if a.answered is not None and now < a.answered + FRESH}
@@ -81,6 +86,8 @@ class Wait:
         """What shuts the gate, "" if it is open, None if that can't be observed; and a word on it."""
         if host := self.answered(now):
             return "", f"{host} answered by {self.rail}"
+        if self.broken:
+            return self.broken, ""
         if self.hindrance:
             return None, self.hindrance
         offering = sorted(h for h, a in self.peers.items() if self._offers(a, now))
@@ -99,7 +106,12 @@ class Wait:
         return asked.offer is not None and now < asked.offer + OFFERED
 
     def _heard(self, heard: float | None, now: float) -> bool:
-        return heard is not None and heard >= max(self.since, now - HEARD)
+        return heard_lately(heard, now) and heard is not None and heard >= self.since
+
+
+def heard_lately(heard: float | None, now: float) -> bool:
+    """Whether a peer's latest answer over UDP still says that its kernel, and ours, know the way."""
+    return heard is not None and heard >= now - HEARD
 
 
 def _for(seconds: float) -> str:

@@ -37,7 +37,7 @@ async def load() -> None:
 
 
 class QueuePair:
-    """Ready to send and receive. A device in trouble raises pyverbs' own errors; then `close` it and make another."""
+    """Ready to send and receive. Making one raises pyverbs' own errors; after an OSError `close` it."""
 
     def __init__(self, port: RdmaPort, index: int, gid: str) -> None:
         """`index` is that of `gid` in the port's table."""
@@ -54,6 +54,7 @@ class QueuePair:
     def _make(self, port: RdmaPort, gid: str) -> None:
         qp, wr = pyverbs("qp"), pyverbs("wr")
         self._wr, self._addr = wr, pyverbs("addr")
+        self._refusal = pyverbs("pyverbs_error").PyverbsError
         context = self._keep(pyverbs("device").Context(name=port.device))
         self._pd = self._keep(pyverbs("pd").PD(context))
         self._cq = self._keep(pyverbs("cq").CQ(context, RECEIVES + SENDS))
@@ -68,7 +69,13 @@ class QueuePair:
             self._receive(slot)
 
     def send(self, to: Address, datagram: bytes) -> None:
-        """Send at most `DATAGRAM` bytes."""
+        """Send at most `DATAGRAM` bytes. OSError when the device refuses."""
+        try:
+            self._send(to, datagram)
+        except self._refusal as e:
+            raise OSError(str(e)) from e
+
+    def _send(self, to: Address, datagram: bytes) -> None:
         slot = RECEIVES + self._next_send
         self._next_send = (self._next_send + 1) % SENDS
         self._memory.write(datagram, len(datagram), slot * SLOT)
@@ -79,6 +86,12 @@ class QueuePair:
 
     def take(self) -> list[bytes]:
         """The datagrams that came since. OSError when one couldn't be sent or received."""
+        try:
+            return self._take()
+        except self._refusal as e:
+            raise OSError(str(e)) from e
+
+    def _take(self) -> list[bytes]:
         found = []
         _, done = self._cq.poll(RECEIVES + SENDS)
         for completion in done:

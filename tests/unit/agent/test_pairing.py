@@ -23,13 +23,15 @@ HOLD = HoldDownRule(1.0, 300.0, 10.0)
 
 
 class Cloth:
-    """All queue pairs, by address, and what waits in each. `deaf` GIDs get nothing, `broken` devices fail."""
+    """All queue pairs, by address, and what waits in each. `deaf` GIDs get nothing, `broken` devices fail, `sick`
+    ones can't send."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.waiting: dict[Address, list[bytes]] = {}
         self.deaf: set[str] = set()
         self.broken: set[str] = set()
+        self.sick: set[str] = set()
         self.made = 0
         self.sent: list[str] = []
 
@@ -48,6 +50,8 @@ class FakePair:
 
     def send(self, to: Address, datagram: bytes) -> None:
         self._check()
+        if self._device in self._cloth.sick:
+            raise OSError("Failed to create AH")
         self._cloth.sent.append(to.gid)
         if to in self._cloth.waiting and to.gid not in self._cloth.deaf:
             self._cloth.waiting[to].append(datagram)
@@ -226,12 +230,61 @@ async def test_device_that_fails_under_the_probe_is_told_and_tried_again(
     await passes(cloth, a, b, seconds=1)
     cloth.broken.add("a-rxe0")
     await passes(cloth, a, b, seconds=3)
-    assert a.pairing.says("a0") == (None, "no queue pair on a-rxe0: Input/output error")
+    assert a.pairing.says("a0") == ("queue pair on a-rxe0 failed: Input/output error", "")
     assert len(caplog.records) <= 2
     cloth.broken.clear()
     cloth.deaf.clear()
     await passes(cloth, a, b, seconds=5)
     assert a.pairing.says("a0")[0] == ""
+
+
+async def test_device_that_makes_no_queue_pair_holds_nobody(cloth: Cloth, ends: tuple[End, End]) -> None:
+    a, b = ends
+    cloth.broken.add("a-rxe0")
+    a.bounces()
+    await passes(cloth, a, b, seconds=3)
+    assert a.pairing.says("a0") == (None, "no queue pair on a-rxe0: Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("sick", "says"),
+    [
+        ("a-rxe0", "queue pair on a-rxe0 failed: Failed to create AH"),
+        ("b-rxe0", "no answer from b by rail0 for 2 s"),
+    ],
+)
+async def test_device_that_cant_send_holds_the_port_that_waits(
+    cloth: Cloth, ends: tuple[End, End], sick: str, says: str
+) -> None:
+    a, b = ends
+    cloth.sick.add(sick)
+    a.bounces()
+    await passes(cloth, a, b, seconds=2.5)
+    assert a.pairing.says("a0") == (says, "")
+    cloth.sick.clear()
+    await passes(cloth, a, b, seconds=5)
+    assert a.pairing.says("a0")[0] == ""
+
+
+async def test_peer_that_hears_nothing_over_udp_sends_nothing(cloth: Cloth, ends: tuple[End, End]) -> None:
+    a, b = ends
+    b.udp = False
+    a.bounces()
+    await passes(cloth, a, b, seconds=2)
+    assert a.pairing.says("a0")[0] == "no answer from b by rail0 for 1 s"
+    assert b.pairing.dropped["pair-unheard"] > 0
+    b.udp = True
+    await passes(cloth, a, b, seconds=1)
+    assert a.pairing.says("a0")[0] == ""
+
+
+async def test_paths_of_ports_that_wait_are_known_at_both_ends(cloth: Cloth, ends: tuple[End, End]) -> None:
+    a, b = ends
+    assert a.pairing.paths() == b.pairing.paths() == frozenset()
+    a.bounces()
+    await passes(cloth, a, b)
+    assert (a.pairing.paths(), b.pairing.paths()) == ({PathId("b", "rail0", "a0")}, {PathId("a", "rail0", "b0")})
+    assert b.looks == 1
 
 
 async def test_peer_whose_device_fails_says_so_and_holds_nobody(cloth: Cloth, ends: tuple[End, End]) -> None:
@@ -240,6 +293,26 @@ async def test_peer_whose_device_fails_says_so_and_holds_nobody(cloth: Cloth, en
     a.bounces()
     await passes(cloth, a, b, seconds=1)
     assert a.pairing.says("a0") == (None, "b: no queue pair on b-rxe0: Input/output error")
+
+
+async def test_host_without_pyverbs_says_so_once_and_holds_nobody(
+    cloth: Cloth, ends: tuple[End, End], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = ends
+
+    async def missing() -> None:
+        raise ModuleNotFoundError("No module named 'pyverbs'")
+
+    for end in ends:
+        end.pairing._ready = missing
+    a.bounces()
+    await passes(cloth, a, b, seconds=3)
+    text = "no queue pair probes: No module named 'pyverbs'"
+    assert a.pairing.says("a0") == (None, text)
+    assert [r.message for r in caplog.records] == [text]
+    b.bounces()
+    await passes(cloth, a, b, seconds=3)
+    assert b.pairing.says("b0")[0] is None
 
 
 async def test_port_without_rdma_says_that_udp_probes_apply(cloth: Cloth, ends: tuple[End, End]) -> None:
