@@ -220,12 +220,12 @@ static void take_order(const struct lp_order *order) {
         uint8_t port;
         if (order->conn && lane->id != order->conn)
             continue;
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         const bool here = order->conn || (!strcmp(lp_lane_device(lane, &port), (const char *)order->device) &&
                                           port == order->port);
         if (here && lane->covered && !lane->plain && !lane->failing && lp_lane_may_hold(lane))
             lp_engine_act(lane, lp_conn_order(&lane->conn, order->spare));
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
     }
 }
 
@@ -234,12 +234,12 @@ static void take_relay(const struct lp_relay *relay) {
 
     if (!lane)
         return;
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool advice =
         relay->tell.kind == LP_TELL_PREP || (relay->tell.kind == LP_TELL_NEED && !relay->tell.hard);
     if (lane->covered && !lane->plain && !(advice && !lp_lane_may_hold(lane)))
         lp_engine_act(lane, lp_conn_tell(&lane->conn, &relay->who, &relay->tell));
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
 }
 
 static void take_welcome(const struct lp_welcome *welcome, int fd) {

@@ -285,14 +285,14 @@ static bool take_quickly(struct lp_queue *queue, struct lp_half *half, struct ib
 
     if (wc->status || wc->wr_id >> 32 != LP_KIND_SEND)
         return false;
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool usual = !lane->dead && lane->connected && !lane->plain && lane->send_queue == queue &&
                        !lane->fencing && !lane->replaying && !lane->resuming && !lane->marking &&
                        !waiting(queue) &&
                        lp_conn_send_cqe_fast(&lane->conn, half->epoch, (uint32_t)wc->wr_id, &wc->wr_id);
     if (usual)
         wc->qp_num = lane->own.qp_num;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return usual;
 }
 
@@ -303,9 +303,9 @@ static void take(struct lp_half *half, const struct ibv_wc *raw, struct lp_direc
     struct lp_lane *lane = half->lane;
     uint32_t actions;
 
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     if (lane->dead) {
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         return;
     }
     if (kind == LP_KIND_SEND)
@@ -324,7 +324,7 @@ static void take(struct lp_half *half, const struct ibv_wc *raw, struct lp_direc
     } else if (lane->fencing || lane->replaying || lane->resuming || lane->marking) {
         lp_lane_dirty(lane);
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
 }
 
 /* Completions in wc[0 .. count), renamed in place; returns how many are the job's. */
@@ -391,7 +391,7 @@ int lp_deliver_poll(struct lp_cq *cq, int count, struct ibv_wc *wc) {
     look_at_page();
     if (yields(queue))
         return 0;
-    pthread_mutex_lock(&queue->poll_lock);
+    lp_lock(&queue->poll_lock);
     int done = waiting(queue) ? pop(queue, count, wc) : 0;
     int found = done < count ? cq->real_poll(cq->real, count - done, wc + done) : 0;
     if (found > 0)
@@ -400,7 +400,7 @@ int lp_deliver_poll(struct lp_cq *cq, int count, struct ibv_wc *wc) {
         done += poll_sources(queue, count - done, wc + done);
     if (done < count && waiting(queue))
         done += pop(queue, count - done, wc + done);
-    pthread_mutex_unlock(&queue->poll_lock);
+    lp_unlock(&queue->poll_lock);
     return done || found >= 0 ? done : found;
 }
 
@@ -409,14 +409,14 @@ void lp_deliver_pump(struct lp_queue *queue) {
     int found;
 
     atomic_fetch_add(&queue->wanted, 1);
-    pthread_mutex_lock(&queue->poll_lock);
+    lp_lock(&queue->poll_lock);
     atomic_fetch_sub(&queue->wanted, 1);
     while ((found = queue->cq->real_poll(queue->cq->real, LP_BATCH, wc)) > 0)
         (void)take_all(queue, &queue->halves, found, wc, false);
     for (uint32_t i = 0; i < queue->source_count; i++)
         while ((found = ibv_poll_cq(queue->sources[i]->cq, LP_BATCH, wc)) > 0)
             (void)take_all(queue, &queue->sources[i]->halves, found, wc, false);
-    pthread_mutex_unlock(&queue->poll_lock);
+    lp_unlock(&queue->poll_lock);
 }
 
 int lp_deliver_notify(struct lp_cq *cq, int solicited_only) {
@@ -429,11 +429,11 @@ int lp_deliver_notify(struct lp_cq *cq, int solicited_only) {
         atomic_store_explicit(&queue->armed, solicited_only ? 2 : 1, memory_order_seq_cst);
     result = cq->context->ops.req_notify_cq(cq->real, solicited_only);
     if (atomic_load(&queue->open)) {
-        pthread_mutex_lock(&queue->poll_lock);
+        lp_lock(&queue->poll_lock);
         for (uint32_t i = 0; i < queue->source_count; i++)
             if (queue->sources[i]->open)
                 (void)ibv_req_notify_cq(queue->sources[i]->cq, solicited_only);
-        pthread_mutex_unlock(&queue->poll_lock);
+        lp_unlock(&queue->poll_lock);
         lp_deliver_pump(queue);
     }
     /* Many completions come here at once with one event, where a queue of a NIC fills bit by bit: a job that
@@ -450,7 +450,6 @@ void lp_deliver_cq_created(struct lp_cq *cq) {
         return;
     queue->cq = cq;
     queue->forks = atomic_load(&lp_engine.forks);
-    pthread_mutex_init(&queue->poll_lock, NULL);
     pthread_mutex_init(&queue->ready_lock, NULL);
     pthread_mutex_init(&queue->ex_lock, NULL);
     if (cq->extended)

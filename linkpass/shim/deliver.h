@@ -17,7 +17,7 @@ struct lp_queue {
     _Atomic uint32_t lanes;    /* that report here */
     _Atomic uint32_t promised; /* completions that all its queue pairs may have waiting */
     _Atomic bool crowded;      /* there are queue pairs of which nothing is known */
-    pthread_mutex_t poll_lock;
+    struct lp_lock poll_lock;
     _Atomic uint32_t wanted; /* threads that wait for it to pump: polls must not starve them */
     struct lp_map halves;    /* number of the job's own queue pair + 1 -> struct lp_half */
     struct lp_source *sources[LP_SOURCES];

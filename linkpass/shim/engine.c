@@ -461,9 +461,9 @@ static void tell_state(struct lp_lane *lane) {
 /* In HOLD completions are waited for that the job may have no reason to poll for. The state moves with any
  * poll. */
 static bool is_held(struct lp_lane *lane) {
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool held = lane->conn.mig.state == LP_HOLD;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return held;
 }
 
@@ -473,7 +473,7 @@ uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
     if (is_busy(lane) || reads_keys(lane) || is_held(lane))
         pump(lane);
     lp_spare_look(lane);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     uint32_t actions = atomic_exchange_explicit(&lane->todo, 0, memory_order_acq_rel);
     lp_engine_act(lane, actions);
     uint64_t next = follow_page(lane, now);
@@ -493,7 +493,7 @@ uint64_t lp_engine_look(struct lp_lane *lane, uint64_t now) {
         next = HOLD_NAP_NS;
     const bool closes = lane->closing && (lane->failed || !lane->failing);
     tell_state(lane);
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     if (flows || fenced)
         retire(lane, fenced);
     if (closes && lane->failed)

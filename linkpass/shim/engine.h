@@ -27,6 +27,7 @@
 
 #include "attach.h"
 #include "conn.h"
+#include "lock.h"
 
 /* What a work request of this library's is: the upper half of its wr_id.  The lower half is the token. */
 enum lp_kind {
@@ -105,7 +106,7 @@ struct lp_half {
 };
 
 struct lp_lane {
-    pthread_mutex_t lock;
+    struct lp_lock lock;
     struct lp_conn conn;
     struct lp_half own;
     struct lp_half *spares[LP_SPARES];

@@ -67,14 +67,14 @@ static struct lp_lane *lock_lane_of(const struct ibv_qp *real) {
     struct lp_qp *qp = lp_qp_of(real);
     struct lp_lane *lane = qp ? lane_of(qp) : NULL;
     if (lane)
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
     else
         pthread_mutex_unlock(&lp_engine.lock);
     return lane;
 }
 
 static void unlock_lane(struct lp_lane *lane) {
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     pthread_mutex_unlock(&lp_engine.lock);
 }
 
@@ -111,11 +111,11 @@ static bool covers_device(const struct lp_context *context, bool fatal) {
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
         if (lane->qp->context != context)
             continue;
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         const bool covered = covers(lane);
         if (covered && fatal)
             lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->own.epoch));
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         any = any || covered;
         all = all && covered;
     }

@@ -108,9 +108,9 @@ static void strange(struct lp_qp *qp, struct lp_shared *shared, struct lp_queue 
         lp_place_detach(place);
     }
     if (recv) {
-        pthread_mutex_lock(&recv->poll_lock);
+        lp_lock(&recv->poll_lock);
         (void)lp_map_put(&recv->halves, (uintptr_t)qp->qp_num + 1, half);
-        pthread_mutex_unlock(&recv->poll_lock);
+        lp_unlock(&recv->poll_lock);
         atomic_store(&recv->lanes, 1);
     }
     pthread_mutex_unlock(&lp_engine.lock);
@@ -127,9 +127,9 @@ static bool insert(struct lp_lane *lane) {
     if (added)
         lp_half_enters_place(&lane->own);
     for (int i = 0; added && i < 2; i++) {
-        pthread_mutex_lock(&queues[i]->poll_lock);
+        lp_lock(&queues[i]->poll_lock);
         (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1, &lane->own);
-        pthread_mutex_unlock(&queues[i]->poll_lock);
+        lp_unlock(&queues[i]->poll_lock);
         atomic_store(&queues[i]->lanes, 1);
     }
     pthread_mutex_unlock(&lp_engine.lock);
@@ -141,7 +141,6 @@ static uint32_t receives_of(const struct lp_qp *qp, const struct lp_shared *shar
 }
 
 static void free_lane(struct lp_lane *lane) {
-    pthread_mutex_destroy(&lane->lock);
     lp_batch_free(atomic_load(&lane->batch));
     free(lane->send_block);
     free(lane->recv_block);
@@ -155,7 +154,6 @@ static struct lp_lane *new_lane(struct lp_qp *qp, struct lp_queue *send, struct 
 
     if (!lane)
         return NULL;
-    pthread_mutex_init(&lane->lock, NULL);
     lane->qp = qp;
     lane->send_queue = send;
     lane->recv_queue = recv;
@@ -207,12 +205,12 @@ void lp_lane_qp_created(struct lp_qp *qp) {
  * ---------------------------------------------------------------------------------------------- */
 
 void lp_lane_disconnect(struct lp_lane *lane) {
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool announced = lane->announced && !lane->failed;
     if (lane->connected && !lane->plain && !lane->failing)
         lp_engine_act(lane, lp_conn_destroy(&lane->conn));
     lane->dead = true;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     lp_spare_drop_all(lane, true);
     if (announced)
         lp_channel_down(lane, LP_DOWN_DESTROYED, 0);
@@ -241,11 +239,11 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
     lp_lane_disconnect(lane);
     lp_lanes_remove(lane);
     for (int i = 0; i < 2; i++) {
-        pthread_mutex_lock(&queues[i]->poll_lock);
+        lp_lock(&queues[i]->poll_lock);
         (void)lp_map_put(&queues[i]->halves, (uintptr_t)lane->own.qp_num + 1,
                          lane->shared ? &lane->shared->gone : &lp_gone);
         lp_deliver_forget(queues[i], lane->own.qp_num);
-        pthread_mutex_unlock(&queues[i]->poll_lock);
+        lp_unlock(&queues[i]->poll_lock);
     }
     if (lane->own.place) {
         lp_half_leaves_place(&lane->own);
@@ -271,10 +269,10 @@ void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, in
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
         if (shared ? lane->shared != shared : lane->domain != domain)
             continue;
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         lane->leaving = true;
         lane->leaving_why = (uint8_t)why;
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         if (!lp_lane_let_go(lane))
             lp_lane_dirty(lane); /* when it has come home */
     }
@@ -282,11 +280,11 @@ void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, in
 }
 
 bool lp_lane_let_go(struct lp_lane *lane) {
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool home = lane->connected && lane->now == &lane->own && lane->conn.mig.state == LP_ACTIVE &&
                       !lane->failing && !lane->resuming && !lane->plain;
     lane->plain = lane->plain || home;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     if (!home)
         return false;
     lp_why_count((enum lp_why)lane->leaving_why);

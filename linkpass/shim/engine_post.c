@@ -253,16 +253,16 @@ static int post_one(struct lp_lane *lane, const struct ibv_send_wr *wr) {
 /* A send queue that looks full may have completions that the job hasn't polled: providers that free a slot
  * when the request is acknowledged would take more. */
 static int post_full(struct lp_lane *lane, const struct ibv_send_wr *wr) {
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     lp_deliver_pump(lane->send_queue);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     return lane->dead ? EINVAL : post_one(lane, wr);
 }
 
 int lp_lane_post_send(struct lp_lane *lane, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     int result = 0;
 
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     for (; wr; wr = wr->next) {
         result = post_one(lane, wr);
         if (result == ENOMEM)
@@ -272,7 +272,7 @@ int lp_lane_post_send(struct lp_lane *lane, struct ibv_send_wr *wr, struct ibv_s
             break;
         }
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return result;
 }
 
@@ -301,12 +301,12 @@ static int post_rest(struct lp_lane *lane, const struct ibv_send_wr *wr) {
 }
 
 int lp_lane_post_batch(struct lp_lane *lane, struct ibv_send_wr *wr) {
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     int result = fits(lane, wr);
     if (result == ENOMEM) {
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         lp_deliver_pump(lane->send_queue);
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         result = lane->dead ? EINVAL : fits(lane, wr);
     }
     for (bool first = true; wr && !result; wr = wr->next, first = false) {
@@ -314,7 +314,7 @@ int lp_lane_post_batch(struct lp_lane *lane, struct ibv_send_wr *wr) {
         if (result && !first)
             result = post_rest(lane, wr);
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return result;
 }
 
@@ -376,7 +376,7 @@ static int recv_one(struct lp_lane *lane, const struct ibv_recv_wr *wr) {
 int lp_lane_post_recv(struct lp_lane *lane, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
     int result = 0;
 
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     for (; wr; wr = wr->next) {
         result = recv_one(lane, wr);
         if (result) {
@@ -384,6 +384,6 @@ int lp_lane_post_recv(struct lp_lane *lane, struct ibv_recv_wr *wr, struct ibv_r
             break;
         }
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return result;
 }

@@ -93,12 +93,12 @@ static void set_send_psn(struct lp_lane *lane, uint32_t psn) {
 /* Some programs leave the end that only receives in RTR.  Its peer was told a first PSN for it all the same.
  */
 void lp_lane_adopt(struct lp_lane *lane, uint32_t local_psn) {
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     if (lane->passive && !lane->adopted && !lane->up) {
         set_send_psn(lane, local_psn);
         lane->adopted = true;
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
 }
 
 /* On its way to RTS, late or in time. */
@@ -128,7 +128,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     lp_deliver_pump(lane->recv_queue);
     lp_deliver_forget(lane->send_queue, lane->own.qp_num);
     lp_deliver_forget(lane->recv_queue, lane->own.qp_num);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     unconnect(lane);
     lane->conn.sends = lp_send_ring_init(lane->send_block, lane->conn.sends->max_wr, cap->max_send_sge,
                                          cap->max_inline_data);
@@ -143,7 +143,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     lane->give_up_at = lane->attempt_at = lane->keys_until = lane->order_at = lane->triggered_ns = 0;
     atomic_store(&lane->todo, 0);
     lp_lanes_renumber(lane);
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     pthread_mutex_unlock(&lp_engine.lock);
     return result;
 }
@@ -151,14 +151,14 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
 /* The job ends the connection itself: everything is flushed. */
 static int to_error(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     pthread_mutex_lock(&lp_engine.lock);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool ours = lane->covered && lane->connected && !lane->plain;
     const bool away = lane->now != &lane->own;
     if (ours)
         lp_engine_fail(lane, IBV_WC_GENERAL_ERR, true);
     else if (lane->connected)
         lane->plain = true;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     pthread_mutex_unlock(&lp_engine.lock);
     if (ours)
         lp_lane_dirty(lane);
@@ -194,17 +194,17 @@ static int modify_real(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask)
 static int modify(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     const enum ibv_qp_state to = mask & IBV_QP_STATE ? attr->qp_state : IBV_QPS_UNKNOWN;
 
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const struct ibv_qp_attr before = lane->attr;
     note(&lane->attr, attr, mask);
     if (to == IBV_QPS_RTR && !lane->connected)
         connect_lane(lane);
     if (to == IBV_QPS_RTS && lane->connected && !lane->up && (mask & IBV_QP_SQ_PSN))
         starts_to_send(lane);
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     int result = modify_real(lane, attr, mask);
     const int error = errno;
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     if (result) {
         lane->attr = before;
         if (to == IBV_QPS_RTR && !lane->up)
@@ -216,7 +216,7 @@ static int modify(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
         atomic_store(&lane->ripe_at, lp_now_ns() + LP_PASSIVE_NS);
     }
     const bool connected = lane->connected;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     if (connected)
         lp_lane_dirty(lane);
     errno = error;
@@ -282,7 +282,7 @@ int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 
     if (!lane)
         return result;
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     const bool ours = lane->covered && !lane->plain;
     if (ours && result && (lane->now != &lane->own || lane->own.in_error)) {
         remember(lane, attr, init);
@@ -298,6 +298,6 @@ int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
         if (mask & IBV_QP_STATE)
             qp->real->state = attr->qp_state;
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     return result;
 }

@@ -96,10 +96,10 @@ static struct lp_source *find_source(struct lp_queue *queue, struct lp_reserve *
         free(source);
         return NULL;
     }
-    pthread_mutex_lock(&queue->poll_lock);
+    lp_lock(&queue->poll_lock);
     queue->sources[count] = source;
     atomic_store_explicit(&queue->source_count, count + 1, memory_order_release);
-    pthread_mutex_unlock(&queue->poll_lock);
+    lp_unlock(&queue->poll_lock);
     return source;
 }
 
@@ -209,15 +209,15 @@ static void lock_polls(const struct lp_lane *lane) {
         a = lane->recv_queue;
         b = lane->send_queue;
     }
-    pthread_mutex_lock(&a->poll_lock);
+    lp_lock(&a->poll_lock);
     if (b != a)
-        pthread_mutex_lock(&b->poll_lock);
+        lp_lock(&b->poll_lock);
 }
 
 static void unlock_polls(const struct lp_lane *lane) {
-    pthread_mutex_unlock(&lane->send_queue->poll_lock);
+    lp_unlock(&lane->send_queue->poll_lock);
     if (lane->recv_queue != lane->send_queue)
-        pthread_mutex_unlock(&lane->recv_queue->poll_lock);
+        lp_unlock(&lane->recv_queue->poll_lock);
 }
 
 /* Under the numbers that its completions bear. */
@@ -238,7 +238,7 @@ void lp_half_drop(struct lp_half *half) {
     struct lp_lane *lane = half->lane;
 
     lock_polls(lane);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     if (lane->spares[half->id] == half)
         lane->spares[half->id] = NULL;
     if (lane->now == half)
@@ -253,7 +253,7 @@ void lp_half_drop(struct lp_half *half) {
         atomic_fetch_sub(&lane->send_queue->open, 1);
         atomic_fetch_sub(&lane->recv_queue->open, 1);
     }
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     unlock_polls(lane);
     if (half->qp)
         (void)LP_REAL(ibv_destroy_qp)(half->qp);
@@ -291,9 +291,9 @@ static bool publish(struct lp_half *half) {
     lock_polls(lane);
     const bool sent =
         listed(&half->send_source->halves, half, true) && listed(&half->recv_source->halves, half, true);
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     lane->spares[half->id] = half;
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     unlock_polls(lane);
     return sent;
 }
@@ -378,10 +378,10 @@ void lp_spare_drop(struct lp_lane *lane, uint32_t id) {
 
     if (!half || (half == lane->now && !lane->dead && !lane->failed && !lp_mig_is_fenced(&lane->conn.mig)))
         return;
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     if (half->stage == LP_STAGE_USABLE)
         lp_engine_act(lane, lp_conn_spare_gone(&lane->conn, id));
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     lp_half_drop(half);
 }
 

@@ -88,11 +88,11 @@ void lp_spare_peer(struct lp_lane *lane, const struct lp_spare_here *peer) {
     lane->peer_no_writes = (spare->flags & LP_SPARE_NO_WRITES) != 0;
     const bool joined = join(half, half->qp, half->peer.qpn) &&
                         (!half->mail_qp || join(half, half->mail_qp, half->peer.mail_qpn));
-    pthread_mutex_lock(&lane->lock);
+    lp_lock(&lane->lock);
     half->stage = joined ? LP_STAGE_JOINED : LP_STAGE_BROKEN;
     if (joined)
         small_mail(half, LP_MAIL_PROBE, half->nonce);
-    pthread_mutex_unlock(&lane->lock);
+    lp_unlock(&lane->lock);
     lp_lane_dirty(lane);
 }
 
@@ -168,7 +168,7 @@ void lp_spare_look(struct lp_lane *lane) {
         struct lp_half *half = lane->spares[id];
         if (!half)
             continue;
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         if (half->place && half->place->dead && half->stage < LP_STAGE_OPEN)
             half->stage = LP_STAGE_BROKEN; /* what lies in that real queue lies elsewhere by now */
         while (half->stage >= LP_STAGE_JOINED && half->stage != LP_STAGE_BROKEN &&
@@ -180,7 +180,7 @@ void lp_spare_look(struct lp_lane *lane) {
         const bool broken = half->stage == LP_STAGE_BROKEN;
         if (broken)
             lp_engine_act(lane, lp_conn_spare_gone(&lane->conn, id));
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         if (broken && half != lane->now) {
             lp_half_tell_gone(lane, half);
             lp_half_drop(half);

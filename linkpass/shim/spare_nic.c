@@ -86,12 +86,12 @@ static void broke(const struct ibv_qp *qp) {
             struct lp_half *half = lane->spares[id];
             if (!half || (half->qp != qp && half->mail_qp != qp))
                 continue;
-            pthread_mutex_lock(&lane->lock);
+            lp_lock(&lane->lock);
             if (half->stage != LP_STAGE_OPEN)
                 half->stage = LP_STAGE_BROKEN;
             else
                 lp_engine_act(lane, lp_conn_fatal(&lane->conn, half->epoch));
-            pthread_mutex_unlock(&lane->lock);
+            lp_unlock(&lane->lock);
             lp_lane_dirty(lane);
             return;
         }
@@ -120,7 +120,7 @@ static bool has_gid(const struct lp_nic *nic, uint8_t port, int index, const uin
  * would never be told.  The entry isn't given to another while it is used, so its absence can't be missed. */
 static void look_at_gids(const struct lp_nic *nic) {
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         for (uint32_t id = 0; id < LP_SPARES; id++) {
             struct lp_half *half = lane->spares[id];
             if (half && half != lane->now && half->stage != LP_STAGE_OPEN && half->reserve->nic == nic &&
@@ -134,7 +134,7 @@ static void look_at_gids(const struct lp_nic *nic) {
         if (lane->covered && !lane->plain && !lane->failing &&
             !strcmp(lp_lane_device(lane, &port), nic->name) && !has_gid(nic, port, index, gid))
             lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->now->epoch));
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
         lp_lane_dirty(lane);
     }
 }

@@ -257,10 +257,10 @@ static struct lp_place *giver(struct lp_shared *shared, uint32_t *count) {
  * receives that others wait for. */
 static void give_up(struct lp_place *place) {
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
-        pthread_mutex_lock(&lane->lock);
+        lp_lock(&lane->lock);
         if (lane->now->place == place && lane->covered && !lane->plain && !lane->failing)
             lp_engine_act(lane, lp_conn_fatal(&lane->conn, lane->now->epoch));
-        pthread_mutex_unlock(&lane->lock);
+        lp_unlock(&lane->lock);
     }
 }
 

@@ -21,7 +21,7 @@ enum {
     CLIENTS = 8,
     CONNS = 4096,
     TICK_MS = 20,
-    FULL_MS = 1000,
+    FULL_MS = 10000,
     HELD = 64
 };
 
