@@ -75,6 +75,8 @@ struct lp_hooks {
 
     int (*modify_qp)(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
     int (*query_qp)(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
+    /* The job has asked for the hardware's own queues of these (NULL: not of such an object). */
+    void (*used_directly)(struct lp_qp *qp, struct lp_cq *cq, struct lp_srq *srq);
     int (*modify_srq)(struct lp_srq *srq, struct ibv_srq_attr *attr, int mask);
     int (*get_cq_event)(struct lp_channel *channel, struct ibv_cq **cq, void **cq_context);
     void (*ack_cq_events)(struct lp_cq *cq, unsigned int count);

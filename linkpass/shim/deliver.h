@@ -36,7 +36,8 @@ struct lp_queue {
     bool ringing;          /* on the bell's list (its lock) */
     struct lp_queue *next_ringing;
 
-    bool timed; /* extended, with fields that an ibv_wc can't carry: not ours */
+    _Atomic bool direct; /* the job reads the hardware's own queue */
+    bool timed;          /* extended, with fields that an ibv_wc can't carry: not ours */
     pthread_mutex_t ex_lock;
     struct ibv_wc current; /* between start_poll and end_poll */
 };

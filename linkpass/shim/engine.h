@@ -194,8 +194,16 @@ void lp_lane_qp_kept(struct lp_qp *qp);
 int lp_lane_modify(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask);
 int lp_lane_query(struct lp_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
 void lp_lane_mw_created(struct lp_pd *pd);
-/* All lanes of that domain, or of that shared receive queue, leave.  No lock held. */
-void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why);
+/* All lanes that have to do with one of these (NULL: none) leave.  No lock held. */
+struct lp_leaving {
+    const struct lp_domain *domain;
+    struct lp_shared *shared;
+    const struct lp_qp *qp;
+    const struct lp_queue *queue;
+};
+void lp_lanes_leave(struct lp_leaving what, int why);
+/* The hook of that name: what the job has put its own hands on isn't followed any more. */
+void lp_lane_used_directly(struct lp_qp *qp, struct lp_cq *cq, struct lp_srq *srq);
 /* As ibv_modify_qp and ibv_query_qp; programs read ->state of their queue pair (UCX does before each post),
  * where libibverbs notes what it sees, so there it stays what they know. */
 int lp_half_to_error(struct lp_half *half);

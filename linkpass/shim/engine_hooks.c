@@ -205,6 +205,7 @@ static const struct lp_hooks hooks = {
     .post_recv = post_recv,
     .post_srq_recv = lp_srq_post,
     .modify_srq = lp_srq_modify,
+    .used_directly = lp_lane_used_directly,
     .poll_cq = lp_deliver_poll,
     .req_notify_cq = lp_deliver_notify,
     .wr_complete = wr_complete,

@@ -49,6 +49,8 @@ static enum lp_why reason_against(const struct lp_qp *qp, const struct lp_queue 
         return LP_WHY_UNKNOWN_OBJECT;
     if (atomic_load(&pd->windows))
         return LP_WHY_WINDOWS;
+    if (atomic_load(&send->direct) || atomic_load(&recv->direct))
+        return LP_WHY_DIRECT;
     if (send->timed || recv->timed)
         return LP_WHY_TIMESTAMPS;
     return LP_WHY_NOT;
@@ -259,15 +261,21 @@ void lp_lane_qp_destroying(struct lp_qp *qp) {
 /* Who binds a window or hands its key on asks for what no spare can repeat.  Known before the first such
  * request is posted, the connection runs on as without this library. */
 void lp_lane_mw_created(struct lp_pd *pd) {
-    lp_lanes_leave(pd->extra, NULL, LP_WHY_WINDOWS);
+    lp_lanes_leave((struct lp_leaving){.domain = pd->extra}, LP_WHY_WINDOWS);
 }
 
-void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, int why) {
+static bool leaves(const struct lp_lane *lane, const struct lp_leaving *what) {
+    return (what->domain && lane->domain == what->domain) || (what->shared && lane->shared == what->shared) ||
+           (what->qp && lane->qp == what->qp) ||
+           (what->queue && (lane->send_queue == what->queue || lane->recv_queue == what->queue));
+}
+
+void lp_lanes_leave(struct lp_leaving what, int why) {
     pthread_mutex_lock(&lp_engine.lock);
-    if (shared)
-        shared->leaving = true;
+    if (what.shared)
+        what.shared->leaving = true;
     for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next) {
-        if (shared ? lane->shared != shared : lane->domain != domain)
+        if (!leaves(lane, &what))
             continue;
         lp_lock(&lane->lock);
         lane->leaving = true;
@@ -277,6 +285,15 @@ void lp_lanes_leave(const struct lp_domain *domain, struct lp_shared *shared, in
             lp_lane_dirty(lane); /* when it has come home */
     }
     pthread_mutex_unlock(&lp_engine.lock);
+}
+
+void lp_lane_used_directly(struct lp_qp *qp, struct lp_cq *cq, struct lp_srq *srq) {
+    struct lp_queue *queue = cq ? lp_queue_of(cq) : NULL;
+    const struct lp_leaving what = {.qp = qp, .queue = queue, .shared = srq ? lp_shared_of(srq->real) : NULL};
+
+    if (queue)
+        atomic_store(&queue->direct, true);
+    lp_lanes_leave(what, LP_WHY_DIRECT);
 }
 
 bool lp_lane_let_go(struct lp_lane *lane) {

@@ -27,6 +27,7 @@ const char *lp_why_text(enum lp_why why) {
         [LP_WHY_MEMORY] = "unprotected: no memory",
         [LP_WHY_NO_GID] = "unprotected: connected without a GID",
         [LP_WHY_TO_ITSELF] = "unprotected: connected to itself",
+        [LP_WHY_DIRECT] = "unprotected: used past libibverbs (mlx5dv_init_obj, mlx4dv_init_obj)",
         [LP_WHY_WINDOWS] = "unprotected: there are memory windows in its protection domain",
     };
 

@@ -17,6 +17,7 @@ enum lp_why {
     LP_WHY_NO_GID,
     LP_WHY_TO_ITSELF,
     LP_WHY_WINDOWS,
+    LP_WHY_DIRECT,
     LP_WHYS
 };
 

@@ -240,6 +240,6 @@ int lp_srq_modify(struct lp_srq *srq, struct ibv_srq_attr *attr, int mask) {
     struct lp_shared *shared = of_shadow(srq);
 
     if (shared && (mask & IBV_SRQ_LIMIT) && attr->srq_limit)
-        lp_lanes_leave(NULL, shared, LP_WHY_SRQ);
+        lp_lanes_leave((struct lp_leaving){.shared = shared}, LP_WHY_SRQ);
     return LP_REAL(ibv_modify_srq)(srq->real, attr, mask);
 }

@@ -133,12 +133,65 @@ static void question_about_a_queue_pair_whose_nic_is_gone_is_answered(void) {
     done(pair);
 }
 
+/* As in mlx5dv.h. */
+int mlx5dv_init_obj(void *object, uint64_t kinds);
+struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, void *more);
+
+/* What it writes to the hardware's queue nobody else sees: a move would lose it. */
+static void queue_pair_used_past_the_library_is_let_go_of(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct {
+        void *in, *out;
+    } object[3] = {{pair->a.qp, NULL}};
+
+    CHECK_EQ(mlx5dv_init_obj(object, 1), 0);
+    agent_order("fake_h0r0", LP_WHY_DRAIN);
+    nap_ms(200);
+    CHECK_EQ(agent_migrations(), 0);
+    cut_rail_0(true);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_RDMA_WRITE, 1, 0, 4096, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 1, IBV_WC_RETRY_EXC_ERR);
+    done(pair);
+}
+
+static void queue_pair_made_past_the_library_sees_its_own_names(void) {
+    const struct pair_options options = {.srq = true};
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+    struct ibv_qp_init_attr_ex init = {.send_cq = pair->b.send_cq,
+                                       .recv_cq = pair->b.recv_cq,
+                                       .srq = pair->b.srq,
+                                       .cap = {.max_send_wr = 4, .max_send_sge = 1},
+                                       .qp_type = IBV_QPT_RC,
+                                       .comp_mask = IBV_QP_INIT_ATTR_PD,
+                                       .pd = pair->b.pd};
+    struct end *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+
+    end_open(a, 0, &options);
+    memcpy(b, &pair->b, sizeof(*b));
+    b->qp = mlx5dv_create_qp(pair->b.context, &init, NULL);
+    CHECK(b->qp);
+    end_connect(a, b, 7, 9, &options);
+    end_connect(b, a, 9, 7, &options);
+    CHECK_EQ(post_recv(&pair->b, 0x1122334455667788, 4096, 64), 0);
+    CHECK_EQ(post(a, &pair->b, IBV_WR_SEND, 2, 0, 0, 64, 0), 0);
+    wait_wc(pair->b.recv_cq, 0x1122334455667788, IBV_WC_SUCCESS);
+    wait_wc(a->send_cq, 2, IBV_WC_SUCCESS);
+    CHECK_EQ(ibv_destroy_qp(b->qp), 0);
+    CHECK_EQ(ibv_destroy_qp(a->qp), 0);
+    CHECK_EQ(ibv_destroy_srq(a->srq), 0);
+    done(pair);
+}
+
 static const struct test tests[] = {
     TEST(batch_that_doesnt_fit_is_refused_whole),
     TEST(access_changed_after_a_move_leaves_the_next_move_possible),
     TEST(access_error_of_the_job_is_told_as_an_event_too),
     TEST(end_that_only_receives_reads_the_state_it_was_in),
     TEST(question_about_a_queue_pair_whose_nic_is_gone_is_answered),
+    TEST(queue_pair_used_past_the_library_is_let_go_of),
+    TEST(queue_pair_made_past_the_library_sees_its_own_names),
 };
 
 int main(int argc, char **argv) {
