@@ -24,7 +24,7 @@ from .judge.gates import NO_GID, usable
 from .judge.pairs import AGAIN, Address, Wait, heard_lately
 from .pair_talk import Datagram, Letter
 from .reactor import Reactor
-from .see.queue_pair import QueuePair, load
+from .see.queue_pair import QueuePair
 from .see.rdma_devices import RdmaPort
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Place:
 
 
 class Pairing:
-    """`heard` gives when a path's latest answer over UDP came, `ready` loads what `make` needs, beside the loop."""
+    """`heard` gives when a path's latest answer over UDP came."""
 
     def __init__(
         self,
@@ -79,20 +79,18 @@ class Pairing:
         look_soon: Callable[[], None],
         clock: Clock,
         make: Callable[[RdmaPort, int, str], Pair] = QueuePair,
-        ready: Callable[[], Awaitable[None]] = load,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._reactor, self._behind, self._heard, self._post = reactor, behind, heard, post
         self._look_soon, self._clock, self._make = look_soon, clock, make
-        self._ready, self._sleep = ready, sleep
+        self._sleep = sleep
         self.waits: dict[str, Wait] = {}
         self._tokens: dict[bytes, tuple[str, str]] = {}  # of our waits: the port and the peer
         self._served: dict[bytes, Served] = {}
         self._open: dict[str, tuple[Place, Pair]] = {}
         self._failed: dict[str, tuple[float, str]] = {}  # port -> when, why
         self._number = 0
-        self._loaded = False
-        self._cant = ""  # why this host has no such probes
+        self._cant = ""  # a defect ended all probes
         self._running: asyncio.Task[None] | None = None
         self.dropped: Counter[str] = Counter()
 
@@ -147,7 +145,7 @@ class Pairing:
         asked = wait.peers[host]
         asked.offer, asked.why = (self._clock.now(), "") if letter.at else (None, letter.why)
         asked.at = letter.at
-        self.poll()
+        self._start(self._clock.now())
 
     def poll(self) -> bool:
         """Open what is needed, take in what came, send what is due. False when nothing is needed any more."""
@@ -156,7 +154,7 @@ class Pairing:
         for port in [p for p in self._open if p not in needed or self._place(p)[0] != self._open[p][0]]:
             self._close(port)
         for port in sorted(needed):
-            if port not in self._open and self._loaded:
+            if port not in self._open:
                 self._try(port, now)
             if port in self._open:
                 self._guarded(port, now)
@@ -177,14 +175,8 @@ class Pairing:
 
     async def _run(self) -> None:
         try:
-            if not self._loaded:
-                await self._ready()
-                self._loaded = True
             while self.poll():
                 await self._sleep(POLL)
-        except ImportError as e:
-            self._cant = f"no queue pair probes: {e}"
-            log.warning(self._cant)
         except Exception as e:  # a defect of this part must hold no port
             self._cant = f"no queue pair probes: {e!r}"
             log.exception("queue pair probes end")

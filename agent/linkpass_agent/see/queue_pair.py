@@ -5,7 +5,6 @@ here returns at once, except that a first `send` to a GID has the kernel look up
 which may take a second where nobody answers (`rdma_addr_find_l2_eth_by_grh`): send only where IP answered just now.
 """
 
-import asyncio
 import secrets
 from collections import OrderedDict
 from ipaddress import IPv6Address
@@ -25,15 +24,6 @@ HANDLES = 16  # address handles that are kept
 HOPS = 64  # usual IP time to live: rails may be routed
 
 UD, SEND, SIGNALED, LOCAL_WRITE = 4, 2, 2, 1  # ibv_qp_type, ibv_wr_opcode, ibv_send_flags, ibv_access_flags
-
-
-MODULES = ("device", "pd", "cq", "mr", "qp", "wr", "addr")
-
-
-async def load() -> None:
-    """Load what a queue pair needs of pyverbs: time and memory that a host spends only once a port is in trouble."""
-    for module in MODULES:
-        await asyncio.to_thread(pyverbs, module)
 
 
 class QueuePair:

@@ -83,10 +83,8 @@ class End:
         )  # fmt: skip
         self.pairing = Pairing(
             self.reactor, self.behind, self.heard, self.post, self.look_soon, self.clock,
-            lambda port, index, gid: FakePair(cloth, port, gid), self.nothing, lambda s: asyncio.sleep(0),
+            lambda port, index, gid: FakePair(cloth, port, gid), lambda s: asyncio.sleep(0),
         )  # fmt: skip
-
-    async def nothing(self) -> None: ...
 
     def behind(self) -> Mapping[str, RdmaPort]:
         return self.device
@@ -300,19 +298,26 @@ async def test_host_without_pyverbs_says_so_once_and_holds_nobody(
 ) -> None:
     a, b = ends
 
-    async def missing() -> None:
+    def missing(port: RdmaPort, index: int, gid: str) -> FakePair:
         raise ModuleNotFoundError("No module named 'pyverbs'")
 
     for end in ends:
-        end.pairing._ready = missing
+        end.pairing._make = missing
     a.bounces()
     await passes(cloth, a, b, seconds=3)
-    text = "no queue pair probes: No module named 'pyverbs'"
+    text = "no queue pair on a-rxe0: No module named 'pyverbs'"
     assert a.pairing.says("a0") == (None, text)
-    assert [r.message for r in caplog.records] == [text]
-    b.bounces()
-    await passes(cloth, a, b, seconds=3)
-    assert b.pairing.says("b0")[0] is None
+    assert [r.message for r in caplog.records] == [f"a0: {text}"]
+
+
+async def test_defect_of_the_probes_ends_them_and_holds_nobody(
+    cloth: Cloth, ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = ends
+    monkeypatch.setattr(a.pairing, "poll", lambda: 1 // 0)
+    a.bounces()
+    await passes(cloth, a, b, seconds=1)
+    assert a.pairing.says("a0")[0] is None and "ZeroDivisionError" in a.pairing.says("a0")[1]
 
 
 async def test_port_without_rdma_says_that_udp_probes_apply(cloth: Cloth, ends: tuple[End, End]) -> None:
