@@ -34,7 +34,7 @@ async def main():
     do("rdma", "link", "del", "seen_b")
     await until("uevent: seen_b unregistered")
     with open("/dev/kmsg", "w") as kmsg:
-        kmsg.write("mlx5_core 0000:3b:00.0 seen0: Link down")
+        kmsg.write("mlx5_core 0000:3b:00.0 seen0: Link down\\n")
     await until("log: port link down")
     ethtool = Ethtool()
     print("link", ethtool.link("seen0").link, flush=True)
