@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = sorted((ROOT / "tests/native/core/seeds").glob("*.seed"))
-UNITS = ("test_watermark", "test_ring", "test_migrate", "test_fuzz", "test_threads")
+UNITS = ("test_watermark", "test_ring", "test_migrate", "test_fuzz", "test_threads", "test_lock")
 
 
 def run(*command: str | Path, timeout: float = 900) -> str:
@@ -59,9 +59,10 @@ def test_core_unit_program_passes_as_released(release: Path, program: str) -> No
 
 
 @pytest.mark.timeout(600)
-def test_rings_have_no_data_race_between_poster_and_poller() -> None:
-    folder = build("core-tsan", ("test_threads",), "-DCMAKE_BUILD_TYPE=Debug", "-DLINKPASS_TSAN=ON")
-    assert ", 0 failed" in run(folder / "test_threads")
+@pytest.mark.parametrize("program", ["test_threads", "test_lock"])
+def test_rings_and_lock_have_no_data_race(program: str) -> None:
+    folder = build("core-tsan", ("test_threads", "test_lock"), "-DCMAKE_BUILD_TYPE=Debug", "-DLINKPASS_TSAN=ON")
+    assert ", 0 failed" in run(folder / program)
 
 
 @pytest.mark.timeout(600)

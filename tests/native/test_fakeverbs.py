@@ -4,7 +4,7 @@ import pytest
 
 from tests.native.building import BUILD_SECONDS, KINDS, built, run_checks
 
-PROGRAMS = ("fakeverbs_transfer", "fakeverbs_fault", "fakeverbs_error", "fakeverbs_threads")
+PROGRAMS = ("fakeverbs_transfer", "fakeverbs_fault", "fakeverbs_error", "fakeverbs_many", "fakeverbs_threads")
 
 
 @pytest.mark.timeout(BUILD_SECONDS)
