@@ -18,7 +18,7 @@ from linkpass_lab.guests.traffic import Arrivals, Counting, longest_gap
 from linkpass_lab.guests.workloads import Place, Workload
 from linkpass_lab.lab import LabError
 
-LISTENS = 60.0  # s until a server listens; UCX takes 3 s to start in an emulated guest, 25 s and more on a busy machine
+LISTENS = 60.0  # s until a server listens; UCX takes 3 s in an emulated guest, 25 on a busy machine
 FLOWS = 60.0  # s until traffic flows; mpirun takes 6 s in emulated guests of a quiet machine
 PACKETS = 60  # arrived at the client's ports: more than any connection set-up needs
 RUN_UP = 0.7  # s of traffic before a fault
