@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from linkpass_lab.fault import Fault, parse
-from linkpass_lab.guests import workloads
+from linkpass_lab.guests import results, workloads
 from linkpass_lab.guests.protected import CLIENT, SERVER, Protected, ProtectedJob, Result
 from linkpass_lab.lab import LabError
 
@@ -24,6 +24,8 @@ LONG = 10.0  # s that agents or guests are out of action
 AFTER = 12.0  # s that a job is given to go on after the last fault
 FAILBACK = 30.0  # s until a job must be back on its rail
 GOES_ON = 75.0  # s until a job must complete something after the last repair: longer than its give-up
+STEPS = 40  # of a training for each fault; with too few the trial says that not all faults struck
+LEARNS = 600.0  # s that a training has to end after the last fault
 UNTIL_TOLD = 10_000.0  # s: guests may be slow, so rcflow runs until it is told to end
 
 
@@ -59,11 +61,11 @@ def flow(
     return replace(made, client=client)
 
 
-def _judged(name: str, results: list[Result], problem: str = "", **figures: Any) -> Outcome:
-    bad = [r for r in results if not r.survived]
+def _judged(name: str, ended: list[Result], problem: str = "", **figures: Any) -> Outcome:
+    bad = [r for r in ended if not r.survived]
     if bad and not problem:
         problem = f"{bad[0].workload}: {bad[0].verdict} {bad[0].outcome['status']}".strip()
-    return Outcome(name, problem, [r.json() for r in results], figures)
+    return Outcome(name, problem, [r.json() for r in ended], figures)
 
 
 @contextmanager
@@ -123,23 +125,64 @@ def draw(rng: random.Random) -> tuple[Fault, float, float]:
     return fault, rng.choice((0.05, 0.3, 1.0, 2.0)), rng.choice((0.0, 0.1, 0.5, 1.5))
 
 
+def _struck(bench: Protected, job: ProtectedJob, rng: random.Random, count: int) -> int:
+    """Strike a job `count` times, as long as it runs; how often it was."""
+    struck = 0
+    while struck < count and job.running.running:
+        fault, lasts, rest = draw(rng)
+        job.strike(fault, lasts)
+        struck += 1
+        if struck % 20 == 0:
+            bench.say(f"{struck} of {count} faults")
+        time.sleep(rest)
+    return struck
+
+
 def faults(bench: Protected, rng: random.Random, count: int) -> Outcome:
     """`count` random faults in a row on one job: both rails, both ends, during moves and during the way back."""
-    struck, began = 0, time.monotonic()
+    began = time.monotonic()
     with _job(bench, "--stall", "120", debug=True) as job:
-        while struck < count and job.running.running:
-            fault, lasts, rest = draw(rng)
-            job.strike(fault, lasts)
-            struck += 1
-            if struck % 20 == 0:
-                bench.say(f"{struck} of {count} faults")
-            time.sleep(rest)
+        struck = _struck(bench, job, rng, count)
         time.sleep(AFTER if job.running.running else 0.0)
         alive = job.running.running
         took = time.monotonic() - began
         result = _told(job, f"{struck} random faults")
     problem = "" if alive else f"ended after {struck} of {count} faults: {result.outcome['status']} {result.verdict}"
     return _judged("faults", [result], problem, struck=struck, moves=len(result.moves), seconds=round(took))
+
+
+def training(bench: Protected, rng: random.Random, count: int) -> Outcome:
+    """Train a model without a fault, then with the same seed through `count` random ones: the weights are the same.
+
+    Holds only if every fault struck while it trained.
+    """
+    seed = rng.randrange(1 << 30)
+    steps = STEPS * count
+    ended: list[Result] = []
+    told: list[dict[str, Any]] = []
+    struck = 0
+    for through in (0, count):
+        bench.heal()
+        with bench.start(workloads.training(steps, seed), debug=bool(through)) as job:
+            job.running.flowing()
+            if not job.protected():
+                raise LabError(f"not protected: {job.why_not}")
+            struck = _struck(bench, job, rng, through)
+            ended.append(job.finish(LEARNS, f"{struck} random faults"))
+            told.append(results.json_object(job.running.said("client")))
+    problem = trained(told[0], told[1], struck, count)
+    return _judged("training", ended, problem, steps=steps, struck=struck, weights=[t.get("weights") for t in told])
+
+
+def trained(calm: dict[str, Any], struck: dict[str, Any], strikes: int, wanted: int) -> str:
+    """What is wrong with a training through faults, of what both runs told; '' for nothing."""
+    if "weights" not in calm or "weights" not in struck:
+        return f"after {strikes} of {wanted} faults a training told no weights"
+    if not calm["last"] < calm["first"]:
+        return f"it learned nothing: the loss went from {calm['first']:g} to {calm['last']:g}"
+    if struck["weights"] != calm["weights"]:
+        return f"other weights: {struck['weights']} instead of {calm['weights']}"
+    return "" if strikes == wanted else f"the training was over after {strikes} of {wanted} faults"
 
 
 def drain(bench: Protected, rng: random.Random, _: int) -> Outcome:
@@ -250,7 +293,7 @@ def ride(bench: Protected, rng: random.Random, _: int) -> Outcome:
 
 def many(bench: Protected, rng: random.Random, count: int) -> Outcome:
     """4 processes a host with `count` queue pairs each, all moved by one fault."""
-    jobs, results = [], []
+    jobs, ended = [], []
     bench.heal()
     try:
         for n in range(4):
@@ -263,11 +306,11 @@ def many(bench: Protected, rng: random.Random, count: int) -> Outcome:
             job.protected_after = jobs[0].protected_after
         fault = parse({"kind": "carrier", "host": rng.choice(HOSTS), "rail": "rail0"})
         jobs[0].strike(fault, 5.0)
-        results = [job.finish(fault=str(fault)) for job in jobs]
+        ended = [job.finish(fault=str(fault)) for job in jobs]
     finally:
         for job in jobs:
             job.close()
-    return _judged("many", results, queue_pairs=4 * count)
+    return _judged("many", ended, queue_pairs=4 * count)
 
 
 def bare(bench: Protected, rng: random.Random, _: int) -> Outcome:
@@ -310,6 +353,7 @@ def alone(bench: Protected, rng: random.Random, _: int) -> Outcome:
 
 TRIALS: dict[str, tuple[Do, int]] = {  # and the usual count
     "faults": (faults, 200),
+    "training": (training, 20),
     "drain": (drain, 1),
     "kill": (kill, 1),
     "stop": (stop, 1),

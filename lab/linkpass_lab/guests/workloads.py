@@ -121,30 +121,30 @@ def _rping() -> Workload:
     )
 
 
-def _mpi() -> Workload:
+def _mpi(name: str, text: str, script: str, argv: Argv) -> Workload:
+    """OpenMPI over UCX, one rank on each guest; `argv` are the script's arguments."""
+
     def client(place: Place) -> list[str]:
         settings = {**UCX_ENV, "UCX_NET_DEVICES": f"{place.device}:1"}
         command = ["mpirun", "--allow-run-as-root", "-np", "2", "--host", f"{place.client},{place.server}"]
         command += ["--mca", "plm_rsh_agent", str(place.tools / "gx"), "--mca", "oob_tcp_if_include", "10.99.0.0/16"]
         command += ["--mca", "pml", "ucx", "--mca", "btl", "^openib"]
-        for name, value in settings.items():
-            command += ["-x", f"{name}={value}"]
-        return [
-            *command,
-            *place.wrap,
-            "/usr/bin/python3",
-            str(Path(__file__).with_name("mpi_job.py")),
-            place.times(60),
-        ]
+        for variable, value in settings.items():
+            command += ["-x", f"{variable}={value}"]
+        return [*command, *place.wrap, "/usr/bin/python3", str(Path(__file__).with_name(script)), *argv(place)]
 
     return Workload(
-        "mpi4py",
-        "OpenMPI over UCX: allreduce of a number and of 64 KiB, sums checked",
-        None,
-        client,
-        None,
-        results.mpi,
-        packages=("openmpi-bin", "python3-mpi4py", "libucx0"),
+        name, text, None, client, None, results.mpi, packages=("openmpi-bin", "python3-mpi4py", "libucx0")
+    )
+
+
+def training(steps: int, seed: int) -> Workload:
+    """A training run of so many steps, whose final weights depend on nothing but these two."""
+    return _mpi(
+        "training",
+        "a perceptron trained by both guests, gradients summed by MPI's allreduce",
+        "training_job.py",
+        lambda _: [str(steps), str(seed)],
     )
 
 
@@ -183,7 +183,12 @@ def every() -> dict[str, Workload]:
         _rping(),
         _ucx("ucx tag", "tag_bw", "UCX tag matching, 64 KiB"),
         _ucx("ucx stream", "stream_bw", "UCX stream, 64 KiB"),
-        _mpi(),
+        _mpi(
+            "mpi4py",
+            "OpenMPI over UCX: allreduce of a number and of 64 KiB, sums checked",
+            "mpi_job.py",
+            lambda p: [p.times(60)],
+        ),
         own("rcflow", "all RC operations mixed, every byte and completion checked"),
         own("ncclflow", "NCCL's pattern: clear-to-send, WRITE_WITH_IMM, flush; checksummed"),
     ]
