@@ -130,7 +130,7 @@ def run(book: Book, todo: Sequence[Cell], say: Say, *, page: Path, baseline: Pat
     try:
         for n, cell in enumerate(todo, 1):
             found: dict[str, Any] = {}
-            for _ in range(2):
+            for again in (True, False):
                 try:
                     if bench is None:
                         bench = Protected.up(label="matrix", say=say)
@@ -140,10 +140,8 @@ def run(book: Book, todo: Sequence[Cell], say: Say, *, page: Path, baseline: Pat
                     found = Result(
                         cell.workload, cell.fault, "not run", {"status": "", "words": str(e)[-600:]}
                     ).json()
-                    say(f"{cell.key}: {e}; making the lab anew")
-                    if bench is not None:
-                        bench.close()
-                        bench = None
+                    say(f"{cell.key}: {e}")
+                    bench = _fit(bench, again, say)
             about = {"guests under": "KVM" if bench.lab.made.accel.kvm else "TCG emulation"} if bench else {}
             book.add(cell, found, about)
             failed += found["verdict"] != "survived"
@@ -155,6 +153,24 @@ def run(book: Book, todo: Sequence[Cell], say: Say, *, page: Path, baseline: Pat
             bench.close()
     render(book, page, baseline)
     return failed
+
+
+def _fit(bench: Protected | None, again: bool, say: Say) -> Protected | None:
+    """The lab for the next try: this one if it heals and the cell hasn't failed twice, as booting takes minutes.
+
+    Otherwise it is closed, and None says that the next try needs a new one.
+    """
+    if bench is None:
+        return None
+    if again:
+        try:
+            bench.heal()
+            return bench
+        except LabError as e:
+            say(f"the lab doesn't heal: {e}")
+    say("making the lab anew")
+    bench.close()
+    return None
 
 
 def _cell(bench: Protected, cell: Cell) -> Result:
