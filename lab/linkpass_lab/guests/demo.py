@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linkpass_lab.fault import Fault, FaultKind
-from linkpass_lab.guests import jobs, workloads
+from linkpass_lab.guests import jobs, stages, workloads
 from linkpass_lab.guests.jobs import Blow, Outcome, Running
 from linkpass_lab.guests.protected import CLIENT, SERVER, Protected, Result
 from linkpass_lab.guests.roce import RoceArrivals
@@ -91,17 +91,6 @@ def plot(path: Path, lines: dict[str, Sequence[tuple[float, float]]]) -> None:
     pyplot.close(figure)
 
 
-def stages(story: Sequence[str]) -> dict[str, float]:
-    """When each step was first told, from a `Result`'s lines: far verdict, near knowledge, moves."""
-    wanted = {"verdict": f" {SERVER} verdict ", "told": f" {CLIENT} learned ", "moved": f" {CLIENT} acted job "}
-    found: dict[str, float] = {}
-    for line in story:
-        for name, mark in wanted.items():
-            if mark in line and name not in found and "->" in line and (at := float(line.split()[0])) >= 0:
-                found[name] = at
-    return found
-
-
 def is_doubt(line: str) -> bool:
     """A path that was SUSPECT for a moment and stayed in use."""
     return " verdict " in line and ("up -> suspect" in line or "suspect -> up" in line)
@@ -165,7 +154,11 @@ class Tour:
 
     def _count(self, result: Result, points: Sequence[tuple[float, float]]) -> None:
         figures = self.figures
-        figures.survived, figures.gap, figures.stages = result.survived, result.gap, stages(result.story)
+        figures.survived, figures.gap, figures.stages = (
+            result.survived,
+            result.gap,
+            stages.split(result.story, SERVER),
+        )
         figures.before, figures.after = mean(points, -LEAD, 0.0), mean(points, 1.0, LASTS)
         figures.operations = int(result.outcome["iterations"])
         figures.replayed = sum(m.replayed for m in result.moves)

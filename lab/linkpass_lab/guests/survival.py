@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from linkpass_lab.fault import parse
-from linkpass_lab.guests import workloads
+from linkpass_lab.guests import stages, workloads
 from linkpass_lab.guests.baseline import Book
 from linkpass_lab.guests.matrix import LEAF, RAIL, Cell
 from linkpass_lab.guests.page import put
@@ -110,13 +110,38 @@ def tally(done: dict[str, dict[str, Any]], baseline: dict[str, dict[str, Any]]) 
     return [*lines, f"{before.total()} of them died or hung without LinkPass; with it: {text or 'none yet'}."]
 
 
+def told(done: dict[str, dict[str, Any]]) -> list[str]:
+    """The steps of each fault class that strikes a port for good, as the agents told them."""
+    runs = [
+        (fault, str(raw["host"]), cell)
+        for fault, raw in FAULTS.items()
+        if raw and raw["kind"] in ("carrier", "admin-down", "silent") and "host" in raw
+        for key, cell in done.items()
+        if key.split("|")[2] == fault
+    ]
+    lines = stages.table(runs)
+    words = (
+        "When each step was first told, in ms from the order to strike: median (maximum) of the runs that survived. "
+        "`there` is the struck end, `here` the other; `moved` is the client's. A word in a guest takes its time too."
+    )
+    return [words, "", *lines] if lines else []
+
+
 def render(book: Book, page: Path, baseline: Path) -> None:
     """Put tables and counts between the marks of the page."""
     before = json.loads(baseline.read_text())["cells"] if baseline.exists() else {}
     about = "; ".join(f"{k} {v}" for k, v in sorted(book.raw["about"].items()))
     names = list(workloads.every())
     text = "\n".join(
-        [*table(book.cells, names), "", *tally(book.cells, before), "", f"Made with {about or 'nothing yet'}."]
+        [
+            *table(book.cells, names),
+            "",
+            *tally(book.cells, before),
+            "",
+            *told(book.cells),
+            "",
+            f"Made with {about or 'nothing yet'}.",
+        ]
     )
     put(page, "The matrix: every workload x every fault, under LinkPass", text)
 

@@ -36,19 +36,6 @@ def test_bars_run_from_blank_to_full():
     assert demo.bars([(0.0, 0.0)], 0.0) == " "
 
 
-def test_stages_take_the_first_step_after_the_cut():
-    story = [
-        "  -0.200 b verdict b-rail0: held -> up (early)",
-        "   0.026 b verdict b-rail0: up -> down (PORT_ERR)",
-        "   0.030 b verdict a/rail0: up -> down (PORT_ERR)",
-        "   0.119 a learned b: b-rail0 up -> down (PORT_ERR)",
-        "   0.140 a acted 10.255.0.2: a-rail0 via 10.10.0.2 -> a-rail1 (routes, no job)",
-        "   0.250 a acted job rcflow/9: 1 queue pair moved: rail0 -> rail1, gap 90.0 ms",
-        "   4.250 a acted job rcflow/9: 1 queue pair moved: rail1 -> rail0, gap 9.0 ms",
-    ]
-    assert demo.stages(story) == {"verdict": 0.026, "told": 0.119, "moved": 0.25}
-
-
 def test_only_a_doubt_that_changes_nothing_is_left_out_of_the_story():
     assert demo.is_doubt("  14.005 b verdict a/rail0: up -> suspect (path: a probe wasn't answered)")
     assert demo.is_doubt("  14.082 b verdict a/rail0: suspect -> up (both ports are up)")
