@@ -108,6 +108,8 @@ bool lp_place_fed(struct lp_place *place);
 /* srq_recall.c: calls `count` receives of a place back.  engine.lock held, no other.  False: that NIC can't
  * reach itself. */
 bool lp_recall(struct lp_place *place, uint32_t count);
+/* What a slow NIC brings back later.  True: more is on its way. */
+bool lp_recall_rest(struct lp_place *place);
 void lp_recall_end(struct lp_place *place);
 
 #endif

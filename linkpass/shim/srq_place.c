@@ -293,13 +293,16 @@ static uint64_t work(struct lp_shared *shared, uint64_t now) {
 
     if (!atomic_exchange(&shared->hungry, false))
         return UINT64_MAX;
+    bool more = false;
+    for (struct lp_place *place = shared->places; place; place = place->next)
+        more = lp_recall_rest(place) || more;
     lp_shared_settle(shared);
     sweep(shared);
     struct lp_place *from = giver(shared, &count);
     pthread_mutex_lock(&shared->lock);
     const bool held = shared->held && in_use(shared);
     pthread_mutex_unlock(&shared->lock);
-    if (!from && !held)
+    if (!from && !held && !more)
         return UINT64_MAX;
     atomic_store(&shared->hungry, true);
     if (from && shared->recall_at <= now) {

@@ -139,6 +139,18 @@ bool lp_recall(struct lp_place *place, uint32_t count) {
     return reached;
 }
 
+bool lp_recall_rest(struct lp_place *place) {
+    struct lp_loop *loop = place->loop;
+
+    if (!loop || loop->back == loop->sent)
+        return false;
+    while (collect(place))
+        continue;
+    if (loop->broken)
+        drop_loop(place);
+    return place->loop && loop->back != loop->sent;
+}
+
 void lp_recall_end(struct lp_place *place) {
     if (!place->loop)
         return;
