@@ -193,6 +193,8 @@ static int post_now(struct lp_lane *lane, const struct ibv_send_wr *job, const s
         wr.wr_id = LP_WR_ID(LP_KIND_SEND, token);
         wr.next = NULL;
         int result = send_real(&lane->own, &wr);
+        if (result == ENOMEM && lane->connected && !lane->plain)
+            return EAGAIN; /* a marker of ours has taken the slot that the job was granted */
         if (result)
             lp_conn_unpost_send(&lane->conn, token);
         return result;

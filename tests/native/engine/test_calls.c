@@ -2,6 +2,7 @@
  * moved, and what it is told. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 
 #include "promise.h"
 
@@ -137,6 +138,28 @@ static void question_about_a_queue_pair_whose_nic_is_gone_is_answered(void) {
     done(pair);
 }
 
+/* Advice that waits posts a marker behind what is under way: the slot is the job's all the same. */
+static void marker_of_ours_costs_the_job_no_slot(void) {
+    const struct pair_options options = {.send_wr = 2, .timeout = 16};
+
+    CHECK_EQ(setenv("LINKPASS_PSN", "doubt", 1), 0);
+    behave(&manners);
+    struct pair *pair = covered_pair(&options);
+    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
+    CHECK_EQ(post_recv(&pair->b, 2, 4160, 64), 0);
+    cut_rail_0(true);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 1, 0, 0, 64, 0), 0);
+    agent_order("fake_h0r0", LP_WHY_DRAIN);
+    nap_ms(250); /* held, marked, and given up as mere advice */
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 2, 64, 0, 64, 0), 0);
+    cut_rail_0(false);
+    wait_wc(pair->a.send_cq, 1, IBV_WC_SUCCESS);
+    wait_wc(pair->a.send_cq, 2, IBV_WC_SUCCESS);
+    wait_wc(pair->b.recv_cq, 1, IBV_WC_SUCCESS);
+    wait_wc(pair->b.recv_cq, 2, IBV_WC_SUCCESS);
+    done(pair);
+}
+
 /* As in mlx5dv.h. */
 int mlx5dv_init_obj(void *object, uint64_t kinds);
 struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr, void *more);
@@ -194,6 +217,7 @@ static const struct test tests[] = {
     TEST(access_error_of_the_job_is_told_as_an_event_too),
     TEST(end_that_only_receives_reads_the_state_it_was_in),
     TEST(question_about_a_queue_pair_whose_nic_is_gone_is_answered),
+    TEST(marker_of_ours_costs_the_job_no_slot),
     TEST(queue_pair_used_past_the_library_is_let_go_of),
     TEST(queue_pair_made_past_the_library_sees_its_own_names),
 };
