@@ -235,7 +235,7 @@ int main(int argc, char **argv) {
         manner(argv[at++]);
     if (!plan.socket || !agent_start(plan.socket, &plan.manners))
         return 2;
-    snprintf(port, sizeof(port), "%d", 20000 + (int)(getpid() % 20000));
+    snprintf(port, sizeof(port), "%d", 20000 + (int)(getpid() % 12000));
     for (int i = 0; i < 2; i++) {
         snprintf(copies[i], sizeof(copies[i]), "/tmp/twoends.%d.%d.so", (int)getpid(), i);
         if (!load(&sides[i], argv[1], copies[i]))
