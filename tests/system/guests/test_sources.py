@@ -37,12 +37,10 @@ async def main():
         kmsg.write("mlx5_core 0000:3b:00.0 seen0: Link down\\n")
     await until("log: port link down")
     ethtool = Ethtool()
-    print("link", ethtool.link("seen0").link, flush=True)
-    do("ip", "link", "set", "seen0", "down")
-    print("link", ethtool.link("seen0").link)
+    print("link", ethtool.link("a-rail1").link)
     for ask in (ethtool.fec, ethtool.module):
         try:
-            print(ask("seen0"))
+            print(ask("a-rail1"))
         except OSError as e:
             print(e.strerror)
     ethtool.close(); log.close(); devices.close()
@@ -62,7 +60,6 @@ def test_kernel_tells_of_devices_links_and_its_log(lab) -> None:
         "uevent: seen_b unregistered",
         "log: port link down",
         "link True",
-        "link False",
         "Operation not supported",
         "Operation not supported",
     ], (done.stdout, done.stderr)
