@@ -4,6 +4,8 @@
 #include "promise.h"
 
 static const struct pair_options usual = {.srq = true};
+/* Who must not move by itself, however busy the machine: a second for each of 7 tries. */
+static const struct pair_options patient = {.srq = true, .timeout = 18};
 
 /* ---- more connections on the same shared receive queues
  * ------------------------------------------------ */
@@ -48,7 +50,7 @@ static struct crowd *crowd_of(int more) {
     struct crowd *crowd = calloc(1, sizeof(*crowd));
 
     behave(&manners);
-    crowd->first = pair_new(&usual);
+    crowd->first = pair_new(&patient);
     for (; crowd->count < more; crowd->count++)
         crowd->more[crowd->count] = another(crowd->first);
     fake_auto(true);
