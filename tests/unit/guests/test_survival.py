@@ -46,7 +46,7 @@ def test_names_of_the_baseline_are_names_of_the_baseline():
 
 
 def cell(verdict, gap=None, status=""):
-    return {"verdict": verdict, "gap": gap, "outcome": {"status": status, "gap": 0.3}}
+    return {"verdict": verdict, "gap": gap, "outcome": {"status": status, "gap": 0.3}, "story": []}
 
 
 def test_cells_tell_gap_or_what_went_wrong():
