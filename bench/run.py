@@ -2,7 +2,7 @@
 
     python bench/run.py [--trials 30] [--only NAME ...] [--out build/bench]
 
-Each part prints its tables and writes them, with every single trial, into the output folder. In all about 26 minutes;
+Each part prints its tables and writes them, with every single trial, into the output folder. In all about an hour, half of it in RDMA guests;
 `--trials 5` gives a first impression in five. Needs root, and FRR for the comparison (scripts/setup bench).
 """
 
@@ -33,6 +33,7 @@ def parts(trials: int, out: Path) -> dict[str, list[str]]:
         "moves": ["moves.py", "--json", f"{out}/moves.json"],
         "jobs": ["jobs.py", "--json", f"{out}/jobs.json"],
         "shim": ["shim.py", "--json", f"{out}/shim.json", "--markdown", f"{out}/shim.md"],
+        "guests": ["guests.py", "--json", f"{out}/guests.json", "--markdown", f"{out}/guests.md"],
     }
 
 
@@ -40,7 +41,9 @@ def main() -> int:
     """Run the parts; the exit code is that of the first one that failed."""
     parser = argparse.ArgumentParser(description="run all benchmarks")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep, moves, jobs, shim")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="outage, agent, gossip, sweep, moves, jobs, shim, guests"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

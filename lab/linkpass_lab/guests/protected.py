@@ -104,11 +104,19 @@ class ProtectedJob:
     """A job that runs. `close` ends it."""
 
     def __init__(
-        self, bench: "Protected", workload: Workload, size: float, debug: bool, log: Path | None, bare: str = ""
+        self,
+        bench: "Protected",
+        workload: Workload,
+        size: float,
+        wrap: tuple[str, ...],
+        log: Path | None,
+        *,
+        debug: bool = False,
+        bare: str = "",
     ) -> None:
         self.bench, self.name, self.debug, self.log = bench, workload.name, debug, log
         self.seen = {h: bench.last_event(h) for h in (CLIENT, SERVER)}
-        where = jobs.place(bench.lab, CLIENT, SERVER, workload, size=size, wrap=bench.wrap(debug), log=log)
+        where = jobs.place(bench.lab, CLIENT, SERVER, workload, size=size, wrap=wrap, log=log)
         plain = replace(where, wrap=())
         if bare == CLIENT:
             argv = workload.client
@@ -251,13 +259,23 @@ class Protected:
         return ("env", *(f"{k}={v}" for k, v in told.items()), *run)
 
     def start(
-        self, workload: str | Workload, *, size: float = 2.0, debug: bool = False, bare: str = ""
+        self,
+        workload: str | Workload,
+        *,
+        size: float = 2.0,
+        debug: bool = False,
+        bare: str = "",
+        wrapped: bool = True,
     ) -> ProtectedJob:
-        """Start a workload; `bare` names an end that runs without `linkpass run`. LabError if it can't."""
+        """Start a workload; `bare` names an end that runs without `linkpass run`; unless `wrapped`, both do.
+
+        LabError if it can't.
+        """
         self._runs += 1
         chosen = workloads.every()[workload] if isinstance(workload, str) else workload
         log = self.lab.folder / f"completions-{self._runs}" if chosen.own else None
-        return ProtectedJob(self, chosen, size, debug, log, bare)
+        wrap = self.wrap(debug) if wrapped else ()
+        return ProtectedJob(self, chosen, size, wrap, log, debug=debug, bare=bare)
 
     def run(
         self,
