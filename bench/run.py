@@ -2,9 +2,9 @@
 
     python bench/run.py [--trials 30] [--only NAME ...] [--out build/bench]
 
-Each part prints its tables and writes them, with every single trial, into the output folder. In all about an hour, half
-of it in RDMA guests; `--trials 5` gives a first impression sooner. Needs root, and FRR for the comparison (scripts/setup
-bench).
+Each part prints its tables and writes them, with every single trial, into the output folder. In all about an hour,
+half of it in RDMA guests; `--trials 5` gives a first impression sooner. Needs root, and FRR for the comparison
+(scripts/setup bench).
 """
 
 import argparse
