@@ -251,6 +251,16 @@ class QuietView(Model):
     text: str
 
 
+class MoveView(Model):
+    """A move's stages: when each was over, in seconds after `at`."""
+
+    at: float = Field(description="when the shim began to move")
+    fenced: float = Field(description="the old queue pair had come to rest and told what it has taken in")
+    settled: float = Field(description="it was known what the other end has executed")
+    flowed: float = Field(description="the first request was on the new path")
+    replayed: float = Field(description="all that had waited was on the new path")
+
+
 class JobView(Model):
     """One process that runs under `linkpass run`."""
 
@@ -266,6 +276,10 @@ class JobView(Model):
     peers: list[str]
     migrations: int
     last_gap: float | None = Field(description="seconds without traffic, of the latest migration")
+    last_move: MoveView | None = Field(
+        default=None,
+        description="of all its queue pairs that moved then: the first beginning, the last of each stage",
+    )
     replayed_bytes: int
 
 
@@ -289,6 +303,7 @@ class QpView(Model):
     leads: bool
     migrations: int
     last_gap: float | None
+    last_move: MoveView | None = None
     replayed: int
     replayed_bytes: int
     executed: int = Field(description="requests that were found done already, and not repeated")

@@ -19,7 +19,7 @@
 
 /* LP_ABI_BEGIN */
 
-#define LP_ABI_VERSION 2
+#define LP_ABI_VERSION 3
 
 /* ---- 1. the page
  * -------------------------------------------------------------------------------------------- */
@@ -167,10 +167,12 @@ struct lp_conn_state {
     uint32_t state; /* enum lp_state of migrate.h */
     uint32_t epoch;
     uint32_t migrations;
-    uint32_t spare;     /* id of the spare in use, or LP_SPARES for the original */
-    uint64_t gap_ns;    /* last migration: trigger to first replay */
-    uint64_t fence_ns;  /* of which: to fenced */
-    uint64_t settle_ns; /* of which: to settled */
+    uint32_t spare;      /* id of the spare in use, or LP_SPARES for the original */
+    uint64_t gap_ns;     /* last migration: trigger to first replay */
+    uint64_t fence_ns;   /* of which: to fenced */
+    uint64_t settle_ns;  /* of which: to settled */
+    uint64_t replay_ns;  /* trigger to the last of what had waited: all is posted on the new path */
+    uint64_t trigger_ns; /* CLOCK_MONOTONIC of that trigger; 0: it never moved */
     uint64_t replayed_bytes;
     uint32_t replayed; /* requests */
     uint32_t executed; /* requests found executed by the watermark */
@@ -333,7 +335,7 @@ LP_STATIC("hello", sizeof(struct lp_hello) == 120);
 LP_STATIC("welcome", sizeof(struct lp_welcome) == 40);
 LP_STATIC("conn_up", sizeof(struct lp_conn_up) == 112);
 LP_STATIC("conn_down", sizeof(struct lp_conn_down) == 32);
-LP_STATIC("conn_state", sizeof(struct lp_conn_state) == 80);
+LP_STATIC("conn_state", sizeof(struct lp_conn_state) == 96);
 LP_STATIC("spare", sizeof(struct lp_spare) == 64);
 LP_STATIC("spare_here", sizeof(struct lp_spare_here) == 136);
 LP_STATIC("spare_want", sizeof(struct lp_spare_want) == 64);

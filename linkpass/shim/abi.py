@@ -112,6 +112,8 @@ class ConnState:
     gap_ns: int
     fence_ns: int
     settle_ns: int
+    replay_ns: int
+    trigger_ns: int
     replayed_bytes: int
     replayed: int
     executed: int

@@ -32,6 +32,7 @@ static struct {
     uint64_t next_try, wait;
     struct frame *first, **last;
     const struct lp_page *mapped;
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 } channel;
 
 /* LINKPASS_SOCKET is also how `linkpassctl` finds the agent's other socket: the longer name wins. */
@@ -46,14 +47,16 @@ static const char *named_path(void) {
     return NULL;
 }
 
-const char *lp_channel_path(void) {
-    const char *path = named_path();
-
-    return path ? path : "/run/linkpass/jobs.sock";
-}
-
+/* Read once, in a thread of the job's and at its own call: the keeper must not read an environment that the
+ * job may be changing. */
 bool lp_channel_likely(void) {
-    return named_path() || access(lp_channel_path(), F_OK) == 0;
+    const char *named = named_path();
+    const char *path = named ? named : "/run/linkpass/jobs.sock";
+
+    channel.path[0] = 0;
+    if (strlen(path) < sizeof(channel.path))
+        memcpy(channel.path, path, strlen(path) + 1);
+    return named || access(path, F_OK) == 0;
 }
 
 int lp_channel_fd(void) {
@@ -178,6 +181,8 @@ void lp_channel_state(struct lp_lane *lane) {
                                   .gap_ns = lane->gap_ns,
                                   .fence_ns = lane->fence_ns,
                                   .settle_ns = lane->settle_ns,
+                                  .replay_ns = lane->replay_ns,
+                                  .trigger_ns = lane->last_trigger_ns,
                                   .replayed_bytes = lane->replayed_bytes,
                                   .replayed = lane->conn.replayed,
                                   .executed = lane->conn.executed};
@@ -371,16 +376,14 @@ static void say_hello(void) {
 
 static void try_connect(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const char *path = lp_channel_path();
-    const size_t length = strlen(path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    if (fd < 0 || length >= sizeof(address.sun_path)) {
+    if (fd < 0 || !channel.path[0]) { /* none: its name was too long for a socket */
         if (fd >= 0)
             (void)close(fd);
         return;
     }
-    memcpy(address.sun_path, path, length + 1);
+    memcpy(address.sun_path, channel.path, sizeof(address.sun_path));
     if (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
         (void)close(fd);
         return;

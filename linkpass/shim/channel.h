@@ -9,8 +9,7 @@
 
 #include "engine.h"
 
-const char *lp_channel_path(void);
-/* True when an agent answers at the socket, or the environment names one. */
+/* True when an agent's socket is there, or the environment names one.  From then on it is that socket. */
 bool lp_channel_likely(void);
 
 /* Keeper's loop: connects when due; returns ns to the next try, or UINT64_MAX.  engine.lock held. */

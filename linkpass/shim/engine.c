@@ -282,9 +282,11 @@ static bool post_backlog(struct lp_lane *lane, uint32_t *actions) {
 }
 
 static void measure(struct lp_lane *lane) {
-    const uint64_t end = lane->replayed_ns ? lane->replayed_ns : lp_now_ns();
+    const uint64_t now = lp_now_ns(), first = lane->replayed_ns ? lane->replayed_ns : now;
 
-    lane->gap_ns = end - lane->triggered_ns;
+    lane->last_trigger_ns = lane->triggered_ns;
+    lane->gap_ns = first - lane->triggered_ns;
+    lane->replay_ns = now - lane->triggered_ns;
     lane->fence_ns = lane->fenced_ns - lane->triggered_ns;
     lane->settle_ns = lane->settled_ns - lane->triggered_ns;
     lane->triggered_ns = lane->replayed_ns = 0;

@@ -138,7 +138,9 @@ struct lp_lane {
     _Atomic uint32_t todo; /* enum lp_action from polls */
     uint64_t give_up_at, attempt_at, keys_until, order_at, fail_at, look_at; /* ns, 0: off */
     uint64_t triggered_ns, fenced_ns, settled_ns, replayed_ns;
-    uint64_t gap_ns, fence_ns, settle_ns, replayed_bytes;
+    uint64_t last_trigger_ns, gap_ns, fence_ns, settle_ns,
+        replay_ns; /* of the last move, as struct lp_conn_state */
+    uint64_t replayed_bytes;
     uint8_t told_state;
     uint32_t told_epoch, forks;
     struct lp_lane *next, *previous;

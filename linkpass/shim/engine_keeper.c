@@ -133,8 +133,12 @@ void lp_engine_start(void) {
     pthread_attr_t attr;
     sigset_t all, before;
 
-    if (!lp_channel_likely() || atomic_exchange(&lp_engine.running, true))
+    if (atomic_exchange(&lp_engine.running, true))
         return;
+    if (!lp_channel_likely()) {
+        atomic_store(&lp_engine.running, false);
+        return;
+    }
     lp_engine.covers = true;
     atomic_store(&lp_engine.wake_fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     sigfillset(&all);

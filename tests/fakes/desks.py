@@ -105,7 +105,7 @@ class FakeShim:
 
     def state(self, conn: int, **change: int) -> None:
         """A CONN_STATE that differs from the last in these fields."""
-        old = self.states.get(conn) or abi.ConnState(conn, abi.ACTIVE, 0, 0, ORIGINAL, 0, 0, 0, 0, 0, 0)
+        old = self.states.get(conn) or abi.ConnState(conn, abi.ACTIVE, 0, 0, ORIGINAL, 0, 0, 0, 0, 0, 0, 0, 0)
         fields = {name: getattr(old, name) for name in abi.ConnState.__slots__}
         self.states[conn] = abi.ConnState(**{**fields, **change})
         self.say(self.states[conn])

@@ -84,7 +84,7 @@ async def arriving(agents: Agents, host: str, world: Any) -> EchoShim:
 def moved(shim: EchoShim) -> None:
     """The shim has done what it was ordered."""
     for order in [m for m in shim.got if isinstance(m, abi.Order)]:
-        shim.send(abi.ConnState(order.conn, abi.ACTIVE, 1, 1, order.spare, 1_000_000, 0, 0, 64, 1, 0))
+        shim.send(abi.ConnState(order.conn, abi.ACTIVE, 1, 1, order.spare, 1_000_000, 0, 0, 0, 0, 64, 1, 0))
 
 
 async def test_carrier_lost_at_one_end_orders_the_jobs_of_both_ends_away(agents: Agents) -> None:

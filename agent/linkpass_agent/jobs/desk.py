@@ -18,7 +18,7 @@ from linkpass.shim.abi import ConnDown, ConnState, ConnUp, Hello, Identity, Mess
 from linkpass_agent.events import EventLog
 from linkpass_agent.see.rdma_devices import RdmaPort
 
-from . import decide, talk
+from . import decide, stages, talk
 from .decide import Rule
 from .orders import Orders
 from .outlook import Outlook, Way, show_gid
@@ -226,6 +226,7 @@ class Desk:
             self.orders.moved(c, s)
         c.state, c.epoch, c.migrations = s.state, s.epoch, s.migrations
         c.gap = s.gap_ns / 1e9 if s.migrations else None
+        c.move = stages.of(s, now)
         c.replayed_bytes, c.replayed, c.executed = s.replayed_bytes, s.replayed, s.executed
         if s.state == abi.ACTIVE:
             c.remade, c.settled_rail = 0, c.rail

@@ -11,9 +11,11 @@ from linkpass.shim.abi import ConnState
 from linkpass_agent.events import EventLog
 from linkpass_topology.gossip.limits import TokenBucket
 
+from . import stages
 from .decide import Leave
 from .outlook import Way
 from .registry import ORIGINAL, Connection, Process
+from .stages import Move
 
 WHY = {
     abi.C.LP_WHY_DOWN: "off a dead path",
@@ -30,6 +32,7 @@ BURST = 64.0  # connections that may go back at once
 class _Moves:
     since: float
     gaps: list[float] = field(default_factory=list)
+    stages: list[Move] = field(default_factory=list)
     requests: int = 0
     bytes: int = 0
 
@@ -86,6 +89,9 @@ class Orders:
         key = (c.process.number, c.settled_rail or "?", c.rail or "?")
         moves = self._moves.setdefault(key, _Moves(self._clock.now()))
         moves.gaps.append(state.gap_ns / 1e9)
+        move = stages.of(state, self._clock.now())
+        if move is not None:
+            moves.stages.append(move)
         moves.requests += max(0, state.replayed - c.replayed)
         moves.bytes += max(0, state.replayed_bytes - c.replayed_bytes)
 
@@ -127,7 +133,17 @@ class Orders:
                 "job": number, "queue_pairs": len(m.gaps), "from": source, "to": target, "gap": median(m.gaps),
                 "longest_gap": max(m.gaps), "replayed": m.requests, "replayed_bytes": m.bytes,
             }  # fmt: skip
-            self._events.add(EventKind.ACTED, f"job {self._processes[number]}", text, data=data)
+            at = None
+            if m.stages:  # told when it is over, and dated to the last replay
+                whole = stages.together(m.stages)
+                at = whole.end
+                text += (
+                    f"; fenced after {1000 * whole.fenced:.1f}, settled after {1000 * whole.settled:.1f},"
+                    f" all replayed after {1000 * whole.replayed:.1f} ms"
+                )
+                data |= {"began": whole.at, "fenced": whole.fenced, "settled": whole.settled, "flowed": whole.flowed}
+                data |= {"replay": whole.replayed}
+            self._events.add(EventKind.ACTED, f"job {self._processes[number]}", text, data=data, at=at)
         if not self._moves:
             self._processes.clear()
 

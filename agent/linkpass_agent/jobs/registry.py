@@ -7,6 +7,8 @@ from typing import Protocol
 from linkpass.shim import abi
 from linkpass.shim.abi import ConnUp, Identity
 
+from .stages import Move
+
 ORIGINAL = int(abi.C.LP_SPARES)  # as CONN_STATE and ORDER say "no spare": the job's own queue pair
 
 
@@ -76,6 +78,7 @@ class Connection:
     epoch: int = 0
     migrations: int = 0
     gap: float | None = None  # s, of the last migration
+    move: Move | None = None  # its stages
     replayed_bytes: int = 0
     replayed: int = 0
     executed: int = 0

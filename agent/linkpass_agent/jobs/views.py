@@ -3,14 +3,17 @@
 from collections import Counter
 from collections.abc import Callable
 
-from linkpass.api import JobView, MigrateAnswer, QpView
+from linkpass.api import JobView, MigrateAnswer, MoveView, QpView
 from linkpass.clock import Clock
 from linkpass.errors import NotFoundError
 from linkpass.shim import abi
 
+from . import stages
 from .desk import Desk
 from .outlook import show_gid
 from .registry import Connection, Pair, Process
+
+TOGETHER = 1.0  # s: queue pairs that began to move within it moved for the same reason
 
 
 class JobsFacade:
@@ -94,6 +97,7 @@ class JobsFacade:
             peers=sorted({c.peer for c in connections if c.peer}),
             migrations=sum(c.migrations for c in process.connections.values()),
             last_gap=max(gaps)[1] if gaps else None,
+            last_move=_move(stages.latest([c.move for c in process.connections.values() if c.move], TOGETHER)),
             replayed_bytes=sum(c.replayed_bytes for c in process.connections.values()),
         )
 
@@ -118,10 +122,19 @@ class JobsFacade:
             leads=c.leads,
             migrations=c.migrations,
             last_gap=c.gap,
+            last_move=_move(c.move),
             replayed=c.replayed,
             replayed_bytes=c.replayed_bytes,
             executed=c.executed,
         )
+
+
+def _move(move: stages.Move | None) -> MoveView | None:
+    if move is None:
+        return None
+    return MoveView(
+        at=move.at, fenced=move.fenced, settled=move.settled, flowed=move.flowed, replayed=move.replayed
+    )  # fmt: skip
 
 
 def _spare(pair: Pair) -> str:

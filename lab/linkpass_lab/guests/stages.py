@@ -4,14 +4,18 @@ Times in s from the moment at which the fault was ordered, so what carrying it o
 a tenth of a second or more where a command has to be run in the guest (admin-down, GID, MTU).
 """
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from linkpass_lab.guests.protected import CLIENT, SERVER
 
-# The agent at the struck end sees it, the other one is told; each orders its shims away; the client's shim has moved.
-STEPS = ("seen", "told", "ordered there", "ordered here", "moved")
+# The agent at the struck end sees it, the other one is told; each orders its shims away; the client's shim has fenced
+# the old path, knows what arrived, and has posted the rest on the new one.
+STEPS = ("seen", "told", "ordered there", "ordered here", "fenced", "settled", "moved")
+# What the agent adds to "moved": a move's event is dated to its last replay.
+SHIM = re.compile(r"fenced after ([\d.]+), settled after ([\d.]+), all replayed after ([\d.]+) ms")
 
 
 def split(story: Sequence[str], struck: str) -> dict[str, float]:
@@ -29,6 +33,10 @@ def split(story: Sequence[str], struck: str) -> dict[str, float]:
         for step, (begin, part) in marks.items():
             if step not in found and begin in line and part in line and (at := float(line.split()[0])) >= 0:
                 found[step] = at
+                if step == "moved" and (told := SHIM.search(line)):
+                    fenced, settled, replayed = (float(ms) / 1000 for ms in told.groups())
+                    found["fenced"] = round(at - replayed + fenced, 6)
+                    found["settled"] = round(at - replayed + settled, 6)
     return found
 
 

@@ -21,7 +21,7 @@ MESSAGES: list[abi.Message] = [
     abi.Refused("no"),
     abi.ConnUp(2**64 - 1, WHO, "mlx5_0", 2, 5, 7, 128, 256),
     abi.ConnDown(1, 2, 12),
-    abi.ConnState(1, 5, 2, 1, 8, 10**10, 10**9, 10**8, 10**12, 3, 4),
+    abi.ConnState(1, 5, 2, 1, 8, 10**10, 10**9, 10**8, 10**11, 10**13, 10**12, 3, 4),
     abi.SpareHere(1, WHO, SPARE),
     abi.SparePeer(1, WHO, SPARE),
     abi.SpareWant(1, "mlx5_1", 1, 7, 9),
@@ -86,8 +86,8 @@ def test_leader_is_the_end_with_the_smaller_gid_then_queue_pair() -> None:
         (abi.ConnUp(1, WHO, "mlx5_0", 0, 3, 0, 1, 1), "port"),
         (abi.ConnUp(1, WHO, "mlx5_0", 1, 6, 0, 1, 1), "mtu"),
         (abi.ConnDown(1, 4, 0), "reason"),
-        (abi.ConnState(1, 99, 0, 0, 8, 0, 0, 0, 0, 0, 0), "state"),
-        (abi.ConnState(1, 1, 0, 0, 9, 0, 0, 0, 0, 0, 0), "spare"),
+        (abi.ConnState(1, 99, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0), "state"),
+        (abi.ConnState(1, 1, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0), "spare"),
         (abi.Relay(1, WHO, abi.Tell(5, 0, 0, 0)), "kind"),
         (abi.Relay(1, WHO, abi.Tell(1, 0, 2, 0)), "hard"),
         (abi.Welcome(0, 1), "give_up_ms"),
@@ -109,7 +109,7 @@ def test_text_without_an_end_is_refused() -> None:
 def test_other_version_is_refused_by_name() -> None:
     frame = bytearray(abi.pack(abi.Hello(0, "1", "train")))
     frame[4] = 1
-    with pytest.raises(WireError, match="ABI version 1, this agent speaks 2"):
+    with pytest.raises(WireError, match="ABI version 1, this agent speaks 3"):
         abi.read(bytes(frame))
 
 

@@ -535,6 +535,27 @@ def test_moves_are_told_as_one_with_what_they_cost() -> None:
     assert world.events["a"][-1].data["replayed_bytes"] == 300
 
 
+def test_move_is_dated_to_its_last_replay_with_the_stages_of_its_slowest_connections() -> None:
+    world = World()
+    one, other = world.job(count=2)
+    world.port("a", 0, S.DOWN)
+    began = round(1e9 * (world.clock.now() - 0.020))
+    for conn, late, fence in ((1, 0, 4_000_000), (2, 2_000_000, 1_000_000)):
+        world.move(
+            one, other, conn, trigger_ns=began + late, fence_ns=fence, settle_ns=5_000_000, gap_ns=6_000_000,
+            replay_ns=9_000_000,
+        )  # fmt: skip
+    world.wait(0.2)
+    event = next(e for e in world.events["a"] if e.kind is EventKind.ACTED)
+    assert event.text == (
+        "2 queue pairs moved: rail0 -> rail1, gap 6.0 ms (longest 6.0 ms), 0 requests replayed;"
+        " fenced after 4.0, settled after 7.0, all replayed after 11.0 ms"
+    )
+    move = world.connection(one, 2).move
+    assert move is not None and move.at <= world.clock.now() - move.replayed  # never in the future
+    assert event.at == pytest.approx(event.data["began"] + event.data["replay"])
+
+
 # -- restarts ------------------------------------------------------------------------------------------------------
 
 

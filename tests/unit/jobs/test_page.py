@@ -31,7 +31,7 @@ class Reader:
 def test_page_tells_states_and_counts_changes() -> None:
     page = Page(incarnation=77)
     reader = Reader(page)
-    assert reader.head() == (0x4750504C, 2, 0, 0, 0, 77)
+    assert reader.head() == (0x4750504C, 3, 0, 0, 0, 77)
     assert page.show({ONE: PortState.UP, TWO: PortState.DOWN}, 1.5)
     assert reader.head()[2:5] == (2, 1, 1_500_000_000)
     assert reader.entry(0) == ("mlx5_0", 1, 1, 1_500_000_000, 1)

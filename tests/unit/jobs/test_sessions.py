@@ -135,7 +135,7 @@ async def test_frame_that_the_owner_minds_ends_the_session(tmp_path: Path) -> No
     async with serving(tmp_path) as (sessions, owner, path):
         shim = SocketShim(path)
         await shim.hello()
-        shim.send(abi.ConnState(1, 1, 0, 0, 8, 0, 0, 0, 0, 0, 0))
+        shim.send(abi.ConnState(1, 1, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0))
         assert await shim.get() == abi.Refused("the owner minds")
         await until(lambda: owner.gone == owner.lines)
         assert sessions.dropped["job-bad-frame"] == 1

@@ -56,7 +56,7 @@ async def test_drained_port_gets_quiet_and_names_who_stays(tmp_path: Path) -> No
         one.port(0, PortState.DRAINED)
         for conn in (1, 2):
             spare = next(m.spare for m in shims[0].got if isinstance(m, abi.SparePeer) and m.conn == conn).id
-            shims[0].send(abi.ConnState(conn, abi.ACTIVE, 1, 1, spare, 2_000_000, 0, 0, 10, 1, 0))
+            shims[0].send(abi.ConnState(conn, abi.ACTIVE, 1, 1, spare, 2_000_000, 0, 0, 0, 0, 10, 1, 0))
         await until(lambda: len(one.facade.on_port("a-rail0")) == 1)
         (stays,) = one.facade.stay(one.facade.on_port("a-rail0"))
         assert stays == "1.9: b's agent knows no such connection: no shim there"

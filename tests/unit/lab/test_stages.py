@@ -26,6 +26,12 @@ def test_split_of_a_story_without_a_move_leaves_it_out():
     assert stages.split(["a: the guest is dead"], "b") == {}
 
 
+def test_split_reads_the_shim_s_stages_off_the_move():
+    told = "; fenced after 20.0, settled after 45.5, all replayed after 50.0 ms"
+    story = [line + told if "moved" in line else line for line in STORY]
+    assert stages.split(story, "b") == {**SPLIT, "fenced": 0.220, "settled": 0.2455}
+
+
 def test_table_has_median_and_maximum_of_those_that_survived():
     late = [line.replace("0.250", "0.350") for line in STORY]
     runs = [
@@ -33,5 +39,7 @@ def test_table_has_median_and_maximum_of_those_that_survived():
         ("far carrier", "b", {"verdict": "survived", "story": late}),
         ("far carrier", "b", {"verdict": "died", "story": STORY}),
     ]
-    assert stages.table(runs)[2] == "| far carrier | 2 | 26 (26) | 119 (119) | 40 (40) | 135 (135) | 300 (350) |"
+    assert (
+        stages.table(runs)[2] == "| far carrier | 2 | 26 (26) | 119 (119) | 40 (40) | 135 (135) |  |  | 300 (350) |"
+    )
     assert stages.table([]) == []
