@@ -29,7 +29,7 @@ static void make_wires(void) {
 static void make_fleet(const struct fake_config *config) {
     fake.config = *config;
     fake.nic_count = config->hosts * config->rails;
-    fake.next_qpn = 0x11;
+    fake.next_qpn = 0x11 + config->first_qpn;
     fake.next_key = FAKE_FIRST_KEY;
     fake.now = 0;
     fake.filter = NULL;
@@ -126,7 +126,7 @@ static void make_gid(const struct nic *nic, int index, union ibv_gid *gid) {
     } else {
         gid->raw[10] = gid->raw[11] = 0xff;
         gid->raw[12] = 10;
-        gid->raw[13] = (uint8_t)nic->rail;
+        gid->raw[13] = (uint8_t)(fake.config.first_subnet + nic->rail);
         gid->raw[15] = (uint8_t)(nic->host + 1);
     }
 }

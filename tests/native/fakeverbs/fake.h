@@ -35,6 +35,8 @@ struct fake_config {
     bool retry_7_forever; /* rxe: retry_cnt 7 means without end; else 7 retries, as the specification says */
     bool unseen_receives; /* rxe: a receive posted in ERR isn't flushed until something else happens to it */
     bool lying_psn;       /* ibv_query_qp gives rq_psn 0: a driver that isn't to be trusted */
+    int first_subnet;     /* added to <rail> in GIDs: they follow the addresses of a lab (10.10.x.x and on) */
+    uint32_t first_qpn;   /* added to queue pair numbers: processes of one host don't share any */
 };
 
 /* hosts 2, rails 2, MTU 4096, window 128, flush by steps, slots free when retired, retry 7 for ever, honest.
