@@ -47,6 +47,7 @@ struct lp_hooks {
     void (*channel_kept)(struct lp_channel *channel);
     int (*more_cqe)(void); /* entries that completion queues shall have beyond what the job asks for */
     void (*cq_created)(struct lp_cq *cq);
+    void (*cq_leaves)(struct lp_cq *cq); /* may wait; it can still be found */
     void (*cq_destroying)(struct lp_cq *cq);
     void (*cq_kept)(struct lp_cq *cq);
     void (*srq_created)(struct lp_srq *srq);

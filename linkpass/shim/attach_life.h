@@ -8,12 +8,17 @@
 #include "attach.h"
 
 /*
- * Define int lp_hook_FUNCTION(struct TYPE *real): the shadow can't be found any more before the real object
- * goes (its address may be used again at once by another thread), and is put back when the provider refuses.
+ * Define int lp_hook_FUNCTION(struct TYPE *real): after FIRST(shadow), the shadow can't be found any more
+ * before the real object goes (its address may be used again at once by another thread), and is put back when
+ * the provider refuses.
  */
-#define LP_DEFINE_DESTROY(kind, type, function)                                                              \
+#define LP_DEFINE_DESTROY_AFTER(first, kind, type, function)                                                 \
     int lp_hook_##function(struct type *real) {                                                              \
-        struct lp_##kind *shadow = lp_enter() ? lp_map_take(&lp_##kind##s, LP_KEY(real)) : NULL;             \
+        const bool outermost = lp_enter();                                                                   \
+        struct lp_##kind *shadow = outermost ? lp_##kind##_of(real) : NULL;                                  \
+        if (shadow)                                                                                          \
+            first(shadow);                                                                                   \
+        shadow = outermost ? lp_map_take(&lp_##kind##s, LP_KEY(real)) : NULL;                                \
         if (shadow)                                                                                          \
             LP_RUN(kind##_destroying, shadow);                                                               \
         int result = LP_REAL(function)(real);                                                                \
@@ -28,6 +33,10 @@
         errno = error;                                                                                       \
         return result;                                                                                       \
     }
+
+#define LP_FIRST_NOTHING(shadow) (void)(shadow)
+#define LP_DEFINE_DESTROY(kind, type, function)                                                              \
+    LP_DEFINE_DESTROY_AFTER(LP_FIRST_NOTHING, kind, type, function)
 
 /* The shared receive queue for a new queue pair of the job, and the end of its making; NULL is passed on. */
 static inline struct ibv_srq *lp_srq_instead(struct ibv_srq *asked, bool outermost) {

@@ -37,8 +37,13 @@ static void lp_fold_srq(struct lp_srq *srq) {
     lp_counts_fold(&srq->context->counts, &srq->counts);
 }
 
+/* While the shadow can still be found: a thread that acknowledges is waited for. */
+static void cq_leaves(struct lp_cq *cq) {
+    LP_RUN(cq_leaves, cq);
+}
+
 LP_DEFINE_DESTROY(channel, ibv_comp_channel, ibv_destroy_comp_channel)
-LP_DEFINE_DESTROY(cq, ibv_cq, ibv_destroy_cq)
+LP_DEFINE_DESTROY_AFTER(cq_leaves, cq, ibv_cq, ibv_destroy_cq)
 LP_DEFINE_DESTROY(srq, ibv_srq, ibv_destroy_srq)
 
 struct ibv_comp_channel *lp_hook_ibv_create_comp_channel(struct ibv_context *context) {

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "srq.h"
 
-enum { LP_BATCH = 32 };
+enum { LP_BATCH = 32, LP_ACK_LOOK_NS = 100000 };
 
 struct lp_half lp_gone;
 
@@ -467,16 +468,37 @@ static void drop_sources(struct lp_queue *queue) {
 }
 
 /* With queue pairs left, the provider refuses and all stays. */
-void lp_deliver_cq_destroying(struct lp_cq *cq) {
-    struct lp_queue *queue = lp_queue_of(cq);
+/* engine.lock held.  The provider refuses to destroy one that is. */
+static bool is_used(const struct lp_queue *queue) {
     bool used = false;
+
+    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next)
+        used = used || lane->send_queue == queue || lane->recv_queue == queue;
+    return used;
+}
+
+void lp_deliver_cq_leaves(struct lp_cq *cq) {
+    struct lp_queue *queue = lp_queue_of(cq);
 
     if (!queue)
         return;
     pthread_mutex_lock(&lp_engine.lock);
-    for (struct lp_lane *lane = lp_engine.lanes; lane; lane = lane->next)
-        used = used || lane->send_queue == queue || lane->recv_queue == queue;
-    if (!used) {
+    const bool used = is_used(queue);
+    pthread_mutex_unlock(&lp_engine.lock);
+    if (used)
+        return;
+    lp_bell_forget(queue); /* no more events from here on */
+    while (atomic_load(&queue->rung))
+        (void)nanosleep(&(struct timespec){.tv_nsec = LP_ACK_LOOK_NS}, NULL);
+}
+
+void lp_deliver_cq_destroying(struct lp_cq *cq) {
+    struct lp_queue *queue = lp_queue_of(cq);
+
+    if (!queue)
+        return;
+    pthread_mutex_lock(&lp_engine.lock);
+    if (!is_used(queue)) {
         cq->extra = NULL;
         lp_bell_forget(queue);
         drop_sources(queue);

@@ -56,6 +56,8 @@ struct lp_source {
 extern struct lp_half lp_gone;
 
 void lp_deliver_cq_created(struct lp_cq *cq);
+/* Waits until the job has acknowledged every event that was made here, as ibv_destroy_cq(3) says of all. */
+void lp_deliver_cq_leaves(struct lp_cq *cq);
 void lp_deliver_cq_destroying(struct lp_cq *cq);
 int lp_deliver_poll(struct lp_cq *cq, int count, struct ibv_wc *wc);
 int lp_deliver_notify(struct lp_cq *cq, int solicited_only);

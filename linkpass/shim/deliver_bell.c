@@ -127,6 +127,7 @@ void lp_bell_forget(struct lp_queue *queue) {
         *at = queue->next_ringing;
         if (!*at)
             bell->last = at;
+        queue->ringing = false;
         break;
     }
     pthread_mutex_unlock(&bell->lock);

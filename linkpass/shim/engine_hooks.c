@@ -193,6 +193,7 @@ static const struct lp_hooks hooks = {
     .channel_destroying = lp_bell_channel_destroying,
     .more_cqe = more_cqe,
     .cq_created = lp_deliver_cq_created,
+    .cq_leaves = lp_deliver_cq_leaves,
     .cq_destroying = lp_deliver_cq_destroying,
     .srq_created = lp_srq_created,
     .srq_destroying = lp_srq_destroying,

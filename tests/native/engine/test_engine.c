@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -346,6 +347,42 @@ static void completions_that_came_at_once_have_an_event_each(void) {
     done(pair);
 }
 
+static _Atomic bool all_gone;
+
+static void *destroys_all(void *pair) {
+    done(pair);
+    atomic_store(&all_gone, true);
+    return NULL;
+}
+
+/* As the provider would: a queue isn't gone while a thread still handles an event of it. */
+static void queue_waits_for_an_event_made_here(void) {
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+    struct pollfd waiting = {.fd = pair->b.channel->fd, .events = POLLIN};
+    struct ibv_cq *cq = NULL;
+    void *context = NULL;
+    pthread_t thread;
+
+    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
+    fail_the_rail();
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(ibv_req_notify_cq(pair->b.recv_cq, 0), 0); /* the provider's own has nothing to tell any more */
+    expect_none(pair->b.recv_cq);
+    CHECK_EQ(poll(&waiting, 1, 100), 0);
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 50, 0, 0, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 50, IBV_WC_SUCCESS);
+    CHECK_EQ(poll(&waiting, 1, 5000), 1);
+    CHECK_EQ(ibv_get_cq_event(pair->b.channel, &cq, &context), 0);
+    CHECK(cq == pair->b.recv_cq);
+    CHECK_EQ(pthread_create(&thread, NULL, destroys_all, pair), 0);
+    (void)usleep(200000);
+    CHECK(!atomic_load(&all_gone));
+    ibv_ack_cq_events(cq, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(atomic_load(&all_gone));
+}
+
 /* One processor for all threads, and a job that never sleeps. */
 static void job_that_spins_lets_its_move_go_on(void) {
     const struct pair_options options = {.timeout = 20, .retry = 7};
@@ -587,6 +624,7 @@ static const struct test tests[] = {
     TEST(port_error_is_told_to_a_job_that_has_other_queue_pairs_there),
     TEST(channel_wakes_for_either_nic),
     TEST(completions_that_came_at_once_have_an_event_each),
+    TEST(queue_waits_for_an_event_made_here),
     TEST(job_that_spins_lets_its_move_go_on),
     TEST(order_moves_a_healthy_connection),
     TEST(job_that_moves_to_err_gets_flushes_only),
