@@ -120,10 +120,14 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
         pthread_mutex_unlock(&lp_engine.lock);
         return EBUSY; /* a new queue pair will do */
     }
-    lp_lane_disconnect(lane);
     lp_deliver_pump(lane->send_queue);
     lp_deliver_pump(lane->recv_queue);
     int result = LP_REAL(ibv_modify_qp)(lane->own.qp, attr, mask);
+    if (result) { /* all goes on as it did */
+        pthread_mutex_unlock(&lp_engine.lock);
+        return result;
+    }
+    lp_lane_disconnect(lane);
     lp_deliver_pump(lane->send_queue);
     lp_deliver_pump(lane->recv_queue);
     lp_deliver_forget(lane->send_queue, lane->own.qp_num);
@@ -145,7 +149,7 @@ static int to_reset(struct lp_lane *lane, struct ibv_qp_attr *attr, int mask) {
     lp_lanes_renumber(lane);
     lp_unlock(&lane->lock);
     pthread_mutex_unlock(&lp_engine.lock);
-    return result;
+    return 0;
 }
 
 /* The job ends the connection itself: everything is flushed. */

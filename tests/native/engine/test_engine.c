@@ -347,6 +347,22 @@ static void completions_that_came_at_once_have_an_event_each(void) {
     done(pair);
 }
 
+/* A change that the provider refuses is no change: the connection is still there, and still moves. */
+static void refused_reset_changes_nothing(void) {
+    struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+    behave(&manners);
+    struct pair *pair = covered_pair(NULL);
+
+    CHECK_EQ(post_recv(&pair->b, 1, 4096, 64), 0);
+    CHECK(ibv_modify_qp(pair->a.qp, &reset, IBV_QP_STATE | IBV_QP_PORT) != 0); /* a port isn't RESET's */
+    fail_the_rail();
+    CHECK(within(has_moved, 5000));
+    CHECK_EQ(post(&pair->a, &pair->b, IBV_WR_SEND, 50, 0, 0, 64, 0), 0);
+    wait_wc(pair->a.send_cq, 50, IBV_WC_SUCCESS);
+    wait_wc(pair->b.recv_cq, 1, IBV_WC_SUCCESS);
+    done(pair);
+}
+
 static _Atomic bool all_gone;
 
 static void *destroys_all(void *pair) {
@@ -625,6 +641,7 @@ static const struct test tests[] = {
     TEST(channel_wakes_for_either_nic),
     TEST(completions_that_came_at_once_have_an_event_each),
     TEST(queue_waits_for_an_event_made_here),
+    TEST(refused_reset_changes_nothing),
     TEST(job_that_spins_lets_its_move_go_on),
     TEST(order_moves_a_healthy_connection),
     TEST(job_that_moves_to_err_gets_flushes_only),
